@@ -1,0 +1,39 @@
+"""The errors that `embed` raises on purpose: each is one sentence with the next step."""
+
+from __future__ import annotations
+
+
+class EmbedError(Exception):
+    """Base of every error that `embed` raises on purpose."""
+
+
+class ModelError(EmbedError):
+    """A model directory cannot be loaded; the message names the file, tensor or setting."""
+
+
+class OptionError(EmbedError, ValueError):
+    """An option's value is refused; the message names the option and what it accepts."""
+
+
+class DeviceError(EmbedError):
+    """The device, or the instruction set, that was asked for is not there."""
+
+
+class TextError(EmbedError, ValueError):
+    """A text cannot be embedded; `index` is its place in the list that was passed."""
+
+    def __init__(self, message: str, index: int) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class TextTypeError(TextError, TypeError):
+    """A text is not a string."""
+
+
+class VectorError(TextError):
+    """The model gave a vector with a NaN or an infinity for the text at `index`."""
+
+
+class StateError(EmbedError, RuntimeError):
+    """An embedder was used after `close()`, or in a forked child of its process."""
