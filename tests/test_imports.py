@@ -21,15 +21,20 @@ PACKAGE = Path(__file__).resolve().parent.parent / "embed"
 # Lowest first. A module or subpackage imports from lower levels only, never from its own.
 LEVELS: tuple[set[str], ...] = (
     {"errors", "version"},
-    {"batching", "checkpoint", "config", "machine", "models"},
-    {"tokenizer", "weights"},
+    # Leaves: know files, texts and numbers, but no device.
+    {"batching", "console", "files", "lines", "machine", "progress"},
+    {"charsmap", "checkpoint", "config", "demo", "output"},
+    {"metadata", "models", "tokenizer", "weights"},
+    # The forward and its devices.
     {"backend"},
     {"encoder", "cpu", "cuda"},
     {"engine"},
     {"executor"},
+    # What people call.
     {"embedder"},
-    {"server", "commands"},
+    {"commands", "server"},
     {"cli"},
+    {"__main__"},
 )
 LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 
