@@ -186,7 +186,7 @@ double pool64(const float* x, int length, int width, Pooling pooling) {
     sum += v, weighted += (i + 1) * v, top = std::max(top, v);
   }
   if (pooling == Pooling::cls) return x[0];
-  if (pooling == Pooling::last_token) return x[(size_t)(length - 1) * width];
+  if (pooling == Pooling::lasttoken) return x[(size_t)(length - 1) * width];
   if (pooling == Pooling::max) return top;
   if (pooling == Pooling::mean) return sum / length;
   return pooling == Pooling::mean_sqrt_len ? sum / sqrt((double)length) : weighted / (0.5 * length * (length + 1.0));
@@ -252,7 +252,7 @@ void check_kernels() {
   check_attention({0, 20, 23}, 3, 8);
   check_attention({0, 5, 70}, 1, 128);
   for (int width : {1, 15, 16, 17, 48, 312}) check_layer_norm(3, width), check_gather(width);
-  for (int pooling = 0; pooling <= (int)Pooling::last_token; ++pooling)
+  for (int pooling = 0; pooling <= (int)Pooling::lasttoken; ++pooling)
     for (bool normalize : {false, true}) check_pool((Pooling)pooling, normalize, 37);
   check_curves();
 }
