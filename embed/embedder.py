@@ -225,11 +225,7 @@ def _as_list(texts: Iterable[str]) -> list[str]:
         raise TextTypeError(
             f"text 0 is {type(texts).__name__}, not a string; decode bytes, or pass a list of strings", 0
         )
-    texts = list(texts)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TextTypeError(f"text {index} is {type(text).__name__}, not a string", index)
-    return texts
+    return list(texts)
 
 
 def _warn_of_truncation(tokenized: Sequence[TokenizedText], maxseq: int) -> None:

@@ -20,7 +20,7 @@ cdef extern from "kernels.h" namespace "embed::cpu" nogil:
     cdef enum class Epilogue:
         bias, gelu, gelu_tanh, relu, silu, residual
     cdef enum class Pooling:
-        cls, mean, max, mean_sqrt_len, weighted_mean, last_token
+        cls, mean, max, mean_sqrt_len, weightedmean, lasttoken
     cdef cppclass Table:
         const void* data
         Dtype dtype
@@ -91,8 +91,8 @@ _POOLINGS = {
     "mean": <int>Pooling.mean,
     "max": <int>Pooling.max,
     "mean_sqrt_len": <int>Pooling.mean_sqrt_len,
-    "weighted_mean": <int>Pooling.weighted_mean,
-    "last_token": <int>Pooling.last_token,
+    "weightedmean": <int>Pooling.weightedmean,
+    "lasttoken": <int>Pooling.lasttoken,
 }
 
 

@@ -1,6 +1,6 @@
 // y (texts, width), without padding: one vector a text out of x (tokens, width), scaled to length 1 if `normalize`.
 //
-// The modes are those of sentence-transformers: weighted_mean weighs a text's rows 1, 2 .. n; mean_sqrt_len divides the
+// The modes are those of sentence-transformers: weightedmean weighs a text's rows 1, 2 .. n; mean_sqrt_len divides the
 // sum by sqrt(n). Sums run over blocks of kSumBlock rows, whose sums are added in order: with 8,192 rows the error is
 // that of 64 + 128 additions. One text, one thread.
 constexpr int kSumBlock = 64;
@@ -29,12 +29,12 @@ static INLINE Vec pool_sum(const Text& text, int column) {
 }
 
 static Vec pool_cls(const Text& text, int column) { return text.at(0, column); }
-static Vec pool_last_token(const Text& text, int column) { return text.at(text.length - 1, column); }
+static Vec pool_lasttoken(const Text& text, int column) { return text.at(text.length - 1, column); }
 static Vec pool_mean(const Text& text, int column) { return div(pool_sum(text, column), splat((float)text.length)); }
 static Vec pool_mean_sqrt_len(const Text& text, int column) {
   return div(pool_sum(text, column), splat(__builtin_sqrtf((float)text.length)));
 }
-static Vec pool_weighted_mean(const Text& text, int column) {
+static Vec pool_weightedmean(const Text& text, int column) {
   const Vec sum =
       sum_rows(text, column, [&](int i, Vec x, Vec sum) INLINE_LAMBDA { return fma(x, splat((float)(i + 1)), sum); });
   return div(sum, splat((float)(0.5 * text.length * (text.length + 1.0))));
@@ -48,7 +48,7 @@ static Vec pool_max(const Text& text, int column) {
   return add(top, spoilt);
 }
 constexpr decltype(&pool_cls) kPool[] = {pool_cls,           pool_mean,          pool_max,
-                                         pool_mean_sqrt_len, pool_weighted_mean, pool_last_token};
+                                         pool_mean_sqrt_len, pool_weightedmean, pool_lasttoken};
 
 static void normalize_row(float* y, int width) {
   auto at = [&](int j) INLINE_LAMBDA { return read(y, Dtype::f32, j, width - j); };
