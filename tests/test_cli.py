@@ -29,8 +29,9 @@ def model(tmp_path):
 
 
 def environment(**settings):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("EMBED_")}
-    return {**clean, **settings}
+    # Without PYTHONUNBUFFERED, which containers like to set: a buffered stdout fails once more at exit.
+    others = {k: v for k, v in os.environ.items() if not k.startswith("EMBED_") and k != "PYTHONUNBUFFERED"}
+    return {**others, **settings}
 
 
 def run(*arguments, stdin=None, **settings):
@@ -330,7 +331,9 @@ def test_a_reader_that_leaves_ends_it_quietly(form, model):
 
 def test_head_gets_its_line(model):
     script = f'yes text | "$0" "$1" text {model} - | head -n 1'
-    done = subprocess.run(["sh", "-c", script, sys.executable, STUB], capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, STUB], capture_output=True, text=True, timeout=SECONDS, env=environment()
+    )
     assert (texts_of(done.stdout), done.stderr) == (["text"], "")
 
 
@@ -346,6 +349,7 @@ def test_a_full_disk_is_an_error(arguments, model):
             stderr=subprocess.PIPE,
             text=True,
             timeout=SECONDS,
+            env=environment(),
         )
     assert done.returncode == 1
     assert re.fullmatch(r"embed: error: .*No space left on device\n", done.stderr)
