@@ -76,7 +76,8 @@ class Embedder:
         prefix = self._prompt(prompt, prompt_name)
         texts = _as_list(texts)
         if prefix:
-            texts = [prefix + text for text in texts]
+            # what isn't a string is left for the tokenizer to refuse by index
+            texts = [prefix + text if isinstance(text, str) else text for text in texts]
         return self._tokenizer.encode(texts, self.maxseq)
 
     def encode(
