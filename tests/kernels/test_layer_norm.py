@@ -1,7 +1,7 @@
 """LayerNorm against float64, at every kind of width.
 
-Tolerance: y is of size 1 to 5, its error some roundings of 6e-8 each: 1.5e-6. With the mean a hundred times the
-deviation, x itself carries 4e-6 of a deviation, and so does x - mean: 5e-5.
+Tolerance: y is of size 1 to 5, its error some roundings of 6e-8 each: 1.5e-6. At a mean of a hundred deviations the
+sum's roundings put the mean off by 1e-5 of a deviation, and with it the row: 5e-5.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 // y (tokens, width) = (x - mean) / sqrt(variance + eps) * gain + bias, and zeros in the padding after each row.
 //
 // Variance is the mean of (x - mean)^2: E[x^2] - mean^2 cancels when the mean is large. Both sums run in the sixteen
-// virtual lanes. One row, one thread. Error against float64: 4e-7 of the row's largest |y| at mean 0.
+// virtual lanes. One row, one thread. Error against float64: 2.2e-7 of the row's largest |y| at mean 0 or 1, 1.1e-5 at
+// mean 100, where the mean itself is rounded so far off.
 static INLINE void layer_norm_row(float* y, const float* x, const float* gain, const float* bias, int width,
                                   float eps) {
   const float mean = sum_row(width, [&](int j) INLINE_LAMBDA { return load(x + j); }) / (float)width;
