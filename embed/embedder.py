@@ -76,7 +76,8 @@ class Embedder:
         prefix = self._prompt(prompt, prompt_name)
         texts = _as_list(texts)
         if prefix:
-            texts = [prefix + text for text in texts]
+            # what isn't a string is left for the tokenizer to refuse by index
+            texts = [prefix + text if isinstance(text, str) else text for text in texts]
         return self._tokenizer.encode(texts, self.maxseq)
 
     def encode(
@@ -225,11 +226,7 @@ def _as_list(texts: Iterable[str]) -> list[str]:
         raise TextTypeError(
             f"text 0 is {type(texts).__name__}, not a string; decode bytes, or pass a list of strings", 0
         )
-    texts = list(texts)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TextTypeError(f"text {index} is {type(text).__name__}, not a string", index)
-    return texts
+    return list(texts)
 
 
 def _warn_of_truncation(tokenized: Sequence[TokenizedText], maxseq: int) -> None:
