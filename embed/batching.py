@@ -13,7 +13,7 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Batch:
-    """`ids` and `positions` are (tokens) int32; text t owns rows `offsets[t]` to `offsets[t + 1]`, offsets (texts + 1)."""
+    """`ids`, `positions` (tokens) and `offsets` (texts + 1) int32; text t has rows `offsets[t]` to `offsets[t + 1]`."""
 
     ids: I32
     positions: I32

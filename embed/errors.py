@@ -37,3 +37,11 @@ class VectorError(TextError):
 
 class StateError(EmbedError, RuntimeError):
     """An embedder was used after `close()`, or in a forked child of its process."""
+
+
+class TruncationWarning(UserWarning):
+    """Texts were longer than `maxseq` and were cut; the message counts them."""
+
+
+class GuessWarning(UserWarning):
+    """A setting that the model directory does not state was guessed; the message names the alternatives."""

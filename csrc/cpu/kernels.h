@@ -23,7 +23,7 @@ constexpr int kMaxHeadDim = 128;  // attention's scratch is on the stack
 
 enum class Dtype { f32, f16, bf16 };  // of a checkpoint's tensor
 enum class Epilogue { bias, gelu, gelu_tanh, relu, silu, residual };
-enum class Pooling { cls, mean, max, mean_sqrt_len, weighted_mean, last_token };
+enum class Pooling { cls, mean, max, mean_sqrt_len, weightedmean, lasttoken };
 
 struct Linear {         // y = x W^T + bias
   const float* panels;  // ceil(n / panel) panels of (k, panel) f32, zero columns past n

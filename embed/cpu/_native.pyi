@@ -19,14 +19,41 @@ class Encoder:
     workspace_bytes: int
 
     def __init__(
-        self, isa: str, *, layers: int, width: int, inner: int, heads: int, eps: float, activation: str,
-        threads: int, max_tokens: int,
+        self,
+        isa: str,
+        *,
+        layers: int,
+        width: int,
+        inner: int,
+        heads: int,
+        eps: float,
+        activation: str,
+        threads: int,
+        max_tokens: int,
     ) -> None: ...
-    def load_embeddings(self, word: Tensor, position: Tensor, token_type: Tensor, gain: Tensor, bias: Tensor) -> None: ...
+    def load_embeddings(
+        self, word: Tensor, position: Tensor, token_type: Tensor, gain: Tensor, bias: Tensor
+    ) -> None: ...
     def load_layer(
-        self, layer: int, *, query: Tensor, query_bias: Tensor, key: Tensor, key_bias: Tensor, value: Tensor,
-        value_bias: Tensor, output: Tensor, output_bias: Tensor, attention_gain: Tensor, attention_bias: Tensor,
-        up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, gain: Tensor, bias: Tensor,
+        self,
+        layer: int,
+        *,
+        query: Tensor,
+        query_bias: Tensor,
+        key: Tensor,
+        key_bias: Tensor,
+        value: Tensor,
+        value_bias: Tensor,
+        output: Tensor,
+        output_bias: Tensor,
+        attention_gain: Tensor,
+        attention_bias: Tensor,
+        up: Tensor,
+        up_bias: Tensor,
+        down: Tensor,
+        down_bias: Tensor,
+        gain: Tensor,
+        bias: Tensor,
     ) -> None: ...
     def embed(self, ids: I32, positions: I32, offsets: I32) -> None: ...
     def self_attention(self, layer: int) -> None: ...
@@ -34,10 +61,14 @@ class Encoder:
     def pool(self, out: F32, pooling: str, normalize: bool) -> None: ...
 
 # Single kernels on unpadded arrays, for the tests: each pads, forks a team of `threads` and returns a new array.
-def gemm(isa: str, x: F32, weight: Tensor, bias: F32, *, epilogue: str = ..., residual: F32 | None = ..., threads: int = ...) -> F32: ...
+def gemm(
+    isa: str, x: F32, weight: Tensor, bias: F32, *, epilogue: str = ..., residual: F32 | None = ..., threads: int = ...
+) -> F32: ...
 def attention(isa: str, qkv: F32, offsets: I32, *, heads: int, threads: int = ...) -> F32: ...
 def layer_norm(isa: str, x: F32, gain: F32, bias: F32, *, eps: float, threads: int = ...) -> F32: ...
-def gather(isa: str, word: Tensor, position: Tensor, token_type: Tensor, ids: I32, positions: I32, *, threads: int = ...) -> F32: ...
+def gather(
+    isa: str, word: Tensor, position: Tensor, token_type: Tensor, ids: I32, positions: I32, *, threads: int = ...
+) -> F32: ...
 def pool(isa: str, states: F32, offsets: I32, *, pooling: str, normalize: bool, threads: int = ...) -> F32: ...
 def exp2(isa: str, x: F32) -> F32: ...
 def activation(isa: str, x: F32, *, name: str) -> F32: ...

@@ -1,0 +1,242 @@
+"""Texts in, vectors out: what `embed.load` returns."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embed import batching
+from embed.backend import Backend
+from embed.checkpoint import Checkpoint
+from embed.config import MIN_MAXSEQ, POOLINGS, ModelConfig, read_config
+from embed.engine import Engine, LocalEngine
+from embed.errors import DeviceError, GuessWarning, OptionError, TextTypeError, TruncationWarning, VectorError
+from embed.machine import thread_count
+from embed.metadata import Metadata, read_metadata, transformer_directory
+from embed.models import resolve
+from embed.tokenizer import TokenizedText, Tokenizer
+from embed.weights import check, embedding_weights, layer_tensor_names, layer_weights
+
+TOKEN_BUDGET = 2048  # tokens in one forward: GEMMs run at full rate from about 500 rows on
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class Embedder:
+    """A loaded model. Safe to use from several threads; one forward runs at a time, on a thread of its own."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        *,
+        config: ModelConfig,
+        metadata: Metadata,
+        maxseq: int,
+        pooling: str,
+        normalize: bool,
+    ) -> None:
+        """Put the parts together; `embed.load` is the way to get one from a model directory."""
+        self._tokenizer = tokenizer
+        self._engine = engine
+        self._config = config
+        self._metadata = metadata
+        self._normalize = normalize
+        self.maxseq = maxseq
+        self.pooling = pooling
+
+    @property
+    def dimension(self) -> int:
+        """The number of components of a vector."""
+        return self._engine.dimension
+
+    @property
+    def device(self) -> str:
+        """What computes, e.g. "cpu avx512"."""
+        return self._engine.description
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """The prompts that the model directory names."""
+        return dict(self._metadata.prompts)
+
+    def tokenize(
+        self, texts: Iterable[str], *, prompt: str | None = None, prompt_name: str | None = None
+    ) -> list[TokenizedText]:
+        """Return each text's token ids, cut to `maxseq`, and how many tokens it had before.
+
+        `ids` is (length) int32, special tokens included; `truncated` tells whether `tokens` exceeded `maxseq`. The
+        prompt is put before every text. Raises `TextTypeError` or `TextError`, with the text's index, for what is
+        not a string, holds a lone surrogate or has no tokens; `OptionError` for an unknown prompt name.
+        """
+        prefix = self._prompt(prompt, prompt_name)
+        texts = _as_list(texts)
+        if prefix:
+            # what isn't a string is left for the tokenizer to refuse by index
+            texts = [prefix + text if isinstance(text, str) else text for text in texts]
+        return self._tokenizer.encode(texts, self.maxseq)
+
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        *,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> NDArray[np.float32]:
+        """Return the vectors of `texts`, (n, dimension) float32; of one string, (dimension).
+
+        `normalize` None takes what `embed.load` was told. A text longer than `maxseq` tokens is cut, with a
+        `TruncationWarning`. Raises what `tokenize` raises, and `VectorError` for a vector that isn't finite.
+        """
+        single = isinstance(texts, str)
+        tokenized = self.tokenize([texts] if isinstance(texts, str) else texts, prompt=prompt, prompt_name=prompt_name)
+        _warn_of_truncation(tokenized, self.maxseq)
+        vectors = self.encode_tokens(tokenized, normalize=normalize)
+        return vectors[0] if single else vectors
+
+    def encode_tokens(
+        self, tokenized: Sequence[TokenizedText], *, normalize: bool | None = None
+    ) -> NDArray[np.float32]:
+        """Return the vectors (n, dimension) float32 of texts that `tokenize` returned, in their order."""
+        normalize = self._normalize if normalize is None else normalize
+        vectors = np.empty((len(tokenized), self.dimension), np.float32)
+        for chunk in batching.chunks([len(text.ids) for text in tokenized], TOKEN_BUDGET):
+            batch = batching.pack([tokenized[i].ids for i in chunk], self._config.position_pad_id)
+            vectors[chunk] = self._engine.encode(batch, normalize=normalize)
+        finite = np.isfinite(vectors).all(axis=1)
+        if not finite.all():
+            index = int(np.argmin(finite))
+            raise VectorError(
+                f"text {index}: the model's vector is not finite; the weights or this text break it", index
+            )
+        return vectors
+
+    def close(self) -> None:
+        """Free the model's memory; later calls raise `StateError`."""
+        self._engine.close()
+
+    def __enter__(self) -> Embedder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, ex: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _prompt(self, prompt: str | None, name: str | None) -> str:
+        if prompt is not None and name is not None:
+            raise OptionError("give prompt or prompt_name, not both")
+        if prompt is None:
+            name = self._metadata.default_prompt_name if name is None else name
+            prompt = "" if name is None else self._named_prompt(name)
+        if prompt and not self._metadata.include_prompt:
+            raise OptionError(
+                "this model's pooling leaves the prompt's tokens out (include_prompt is false), which is not built; "
+                "pass the text without a prompt"
+            )
+        return prompt
+
+    def _named_prompt(self, name: str) -> str:
+        prompts = self._metadata.prompts
+        if name not in prompts:
+            known = ", ".join(sorted(prompts)) or "none"
+            raise OptionError(f"prompt_name {name!r} is not one of this model's prompts ({known})")
+        return prompts[name]
+
+
+def load(
+    model: str | Path,
+    *,
+    device: str = "auto",
+    pool: str | None = None,
+    normalize: bool = True,
+    maxseq: int | None = None,
+    threads: int | None = None,
+) -> Embedder:
+    """Load a model directory, or the model named "demo", and return its `Embedder`.
+
+    `pool` (one of cls, mean, max, mean_sqrt_len, weightedmean, lasttoken) and `maxseq` (tokens, 3 to the model's
+    limit) override what the directory says; `threads` None is every CPU that this process may use. Raises
+    `ModelError` naming the file or tensor at fault, `OptionError` for an option, `DeviceError` for a device.
+    """
+    _check_device(device)
+    if pool is not None and pool not in POOLINGS:
+        raise OptionError(f"pool {pool!r} is not built; choose one of {', '.join(POOLINGS)}")
+    threads = thread_count(threads)
+    directory = resolve(model)
+    encoder_directory = transformer_directory(directory)
+    config = read_config(encoder_directory)
+    metadata = read_metadata(directory, config)
+    maxseq = _checked_maxseq(maxseq, metadata, config)
+    pooling = metadata.pooling if pool is None else pool
+    if pool is None and metadata.pooling_source is None:
+        warnings.warn(
+            f"{directory.name}: no file says how to pool; taking cls (the first token): pass pool='cls' to confirm it, "
+            "or pool='mean' as sentence-transformers would",
+            GuessWarning,
+            stacklevel=2,
+        )
+    tokenizer = Tokenizer.from_directory(encoder_directory, config, lowercase=metadata.lowercase)
+    engine = LocalEngine(
+        lambda: _cpu_backend(encoder_directory, config, threads=threads, max_tokens=max(TOKEN_BUDGET, maxseq)),
+        layers=config.layers,
+        dimension=config.width,
+        pooling=pooling,
+    )
+    return Embedder(
+        tokenizer, engine, config=config, metadata=metadata, maxseq=maxseq, pooling=pooling, normalize=normalize
+    )
+
+
+def _cpu_backend(directory: Path, config: ModelConfig, *, threads: int, max_tokens: int) -> Backend:
+    from embed.cpu.backend import CpuBackend
+
+    with Checkpoint.open(directory) as checkpoint:
+        check(checkpoint, config)
+        backend = CpuBackend(config, threads=threads, max_tokens=max_tokens)
+        backend.load_embeddings(embedding_weights(checkpoint, config))
+        for layer in range(config.layers):
+            backend.load_layer(layer, layer_weights(checkpoint, config, layer))
+            checkpoint.release(layer_tensor_names(checkpoint, config, layer))
+    return backend
+
+
+def _check_device(device: str) -> None:
+    if device not in DEVICES:
+        raise OptionError(f"device {device!r} is not one of {', '.join(DEVICES)}")
+    if device == "cuda":
+        raise DeviceError("device 'cuda' is not in this version, which computes on the CPU; use device='cpu'")
+
+
+def _checked_maxseq(maxseq: int | None, metadata: Metadata, config: ModelConfig) -> int:
+    if maxseq is None:
+        return metadata.maxseq
+    if isinstance(maxseq, bool) or not isinstance(maxseq, int):
+        raise OptionError(f"maxseq {maxseq!r} is not a whole number of tokens")
+    if not MIN_MAXSEQ <= maxseq <= config.max_length:
+        raise OptionError(f"maxseq {maxseq}: this model takes {MIN_MAXSEQ} to {config.max_length} tokens")
+    return maxseq
+
+
+def _as_list(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, (bytes, bytearray, memoryview, dict)):
+        raise TextTypeError(
+            f"text 0 is {type(texts).__name__}, not a string; decode bytes, or pass a list of strings", 0
+        )
+    return list(texts)
+
+
+def _warn_of_truncation(tokenized: Sequence[TokenizedText], maxseq: int) -> None:
+    cut = [index for index, text in enumerate(tokenized) if text.truncated]
+    if not cut:
+        return
+    longest = max(cut, key=lambda index: tokenized[index].tokens)
+    warnings.warn(
+        f"{len(cut)} of {len(tokenized)} texts were cut to {maxseq} tokens; "
+        f"the longest, text {longest}, had {tokenized[longest].tokens:,}",
+        TruncationWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,144 @@
+"""The engine: token ids in, vectors out, from any thread.
+
+`Engine` is what an embedder needs of whatever computes: `LocalEngine` here runs the forward on a thread of this
+process; a supervised child process can take its place.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embed.backend import Backend
+from embed.batching import Batch
+from embed.encoder import forward
+from embed.errors import StateError
+
+
+class Engine(Protocol):
+    dimension: int
+    description: str
+
+    def encode(self, batch: Batch, *, normalize: bool) -> NDArray[np.float32]:
+        """Return one vector a text, (texts, dimension) float32; safe from several threads, which take turns."""
+
+    def close(self) -> None:
+        """Free the model; later calls raise `StateError`."""
+
+
+class _Abandoned(Exception):
+    """The caller of a forward went away (Ctrl-C) or the engine is closing: stop at the next layer."""
+
+
+class _Job:
+    """A call for the model thread; `done` is a lock that the model thread opens when result or error is there."""
+
+    def __init__(self, call: Callable[[_Job], Any]) -> None:
+        self.call = call
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.abandoned = False
+
+    def progress(self, done: int, layers: int) -> None:
+        if self.abandoned:
+            raise _Abandoned
+
+
+def _serve(jobs: queue.SimpleQueue[_Job | None]) -> None:
+    while (job := jobs.get()) is not None:
+        try:
+            job.result = job.call(job)
+        except BaseException as ex:  # not swallowed: raised again in the thread that waits for this job
+            job.error = ex
+        job.done.release()
+        del job  # or the last job's batch and closures would live until the next one
+
+
+class ModelThread:
+    """One permanent thread that runs calls in turn.
+
+    OpenMP gives every thread that enters it a team of its own, so all native work of a model happens on one.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # nothing may enter the queue behind the None that ends it
+        self._pid = os.getpid()
+        thread = threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True)
+        thread.start()
+        # Also runs at interpreter exit: native code must not run on while the process is torn down.
+        self.close = weakref.finalize(self, _stop, self._jobs, self._lock, thread, self._pid)
+
+    def run(self, call: Callable[[_Job], Any]) -> Any:
+        """Run `call(job)` on the thread and return its result, or raise its error. Ctrl-C abandons it."""
+        if os.getpid() != self._pid:
+            raise StateError(
+                "this embedder was loaded before a fork, and its threads did not come along; "
+                "load the model again in the child process"
+            )
+        job = _Job(call)
+        with self._lock:
+            if not self.close.alive:
+                raise StateError("this embedder is closed; load the model again")
+            self._jobs.put(job)
+        try:
+            job.done.acquire()
+        except BaseException:  # KeyboardInterrupt, or what a signal handler raised
+            job.abandoned = True
+            raise
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+
+def _stop(jobs: queue.SimpleQueue[_Job | None], lock: threading.Lock, thread: threading.Thread, pid: int) -> None:
+    if os.getpid() != pid:  # a forked child has the objects, not the thread
+        return
+    with lock:
+        jobs.put(None)
+    if thread is not threading.current_thread():
+        thread.join()
+
+
+class LocalEngine:
+    """A backend and its forward on a `ModelThread` of this process."""
+
+    def __init__(self, make_backend: Callable[[], Backend], *, layers: int, dimension: int, pooling: str) -> None:
+        """Call `make_backend` on the model thread, so that the OpenMP team which packs is the one that computes."""
+        self.dimension = dimension
+        self._layers = layers
+        self._pooling = pooling
+        self._thread = ModelThread("embed-model")
+        try:
+            self._backend: Backend = self._thread.run(lambda job: make_backend())
+        except BaseException:
+            self._thread.close()
+            raise
+        self.description = self._backend.description
+
+    def encode(self, batch: Batch, *, normalize: bool) -> NDArray[np.float32]:
+        def run(job: _Job) -> NDArray[np.float32]:
+            return forward(
+                self._backend,
+                self._layers,
+                batch,
+                pooling=self._pooling,
+                normalize=normalize,
+                progress=job.progress,
+            )
+
+        vectors: NDArray[np.float32] = self._thread.run(run)
+        return vectors
+
+    def close(self) -> None:
+        self._thread.close()
+        self._backend.close()

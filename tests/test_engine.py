@@ -1,0 +1,208 @@
+"""The model thread and the engine, on a backend of plain Python that can be slow or broken on request."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from embed import batching
+from embed.engine import LocalEngine
+from embed.errors import StateError
+
+LAYERS = 4
+
+
+class StubBackend:
+    """Vectors that name their text's first id and length; notes which threads call."""
+
+    description = "stub"
+    weight_bytes = 0
+
+    def __init__(self):
+        self.threads = set()
+        self.layers_run = 0
+        self.gate = None  # an Event that each layer waits for
+        self.closed = False
+
+    def embed(self, batch):
+        self.threads.add(threading.get_ident())
+        if batch.ids[0] == 666:
+            raise ValueError("id 666")
+        return batch
+
+    def self_attention(self, states, layer):
+        if self.gate is not None:
+            assert self.gate.wait(20)
+        return states
+
+    def feed_forward(self, states, layer):
+        self.layers_run += 1
+        return states
+
+    def pool(self, states, pooling, normalize):
+        starts = states.offsets[:-1]
+        return np.stack([states.ids[starts], np.diff(states.offsets)], axis=1).astype(np.float32)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def backend():
+    return StubBackend()
+
+
+@pytest.fixture
+def engine(backend):
+    engine = LocalEngine(lambda: backend, layers=LAYERS, dimension=2, pooling="cls")
+    yield engine
+    engine.close()
+
+
+def batch_of(*lists):
+    return batching.pack([np.array(ids, np.int32) for ids in lists], None)
+
+
+def model_threads():
+    return [t for t in threading.enumerate() if t.name == "embed-model"]
+
+
+def test_encode_runs_every_layer_and_returns_a_row_a_text(engine, backend):
+    assert engine.encode(batch_of([5, 6, 7], [9]), normalize=True).tolist() == [[5, 3], [9, 1]]
+    assert backend.layers_run == LAYERS
+
+
+def test_callers_on_many_threads_share_one_model_thread_and_get_their_own_rows(engine, backend):
+    results = {}
+
+    def call(i):
+        results[i] = [engine.encode(batch_of([i, *range(n)]), normalize=True).tolist() for n in range(20)]
+
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert results == {i: [[[i, n + 1]] for n in range(20)] for i in range(8)}
+    assert len(backend.threads) == 1
+    assert threading.get_ident() not in backend.threads
+
+
+def test_an_error_reaches_its_caller_and_the_next_forward_works(engine):
+    with pytest.raises(ValueError, match="id 666"):
+        engine.encode(batch_of([666]), normalize=True)
+    assert engine.encode(batch_of([1]), normalize=True).tolist() == [[1, 1]]
+
+
+def test_a_failing_load_raises_in_the_caller_and_leaves_no_thread():
+    before = len(model_threads())
+
+    def broken():
+        raise OSError("no weights")
+
+    with pytest.raises(OSError, match="no weights"):
+        LocalEngine(broken, layers=1, dimension=2, pooling="cls")
+    assert len(model_threads()) == before
+
+
+def test_after_close_a_call_is_one_sentence_and_closing_again_is_fine(engine, backend):
+    engine.close()
+    engine.close()
+    assert backend.closed
+    with pytest.raises(StateError, match="closed"):
+        engine.encode(batch_of([1]), normalize=True)
+
+
+def test_close_lets_the_running_forward_finish(engine, backend):
+    backend.gate = threading.Event()
+    rows = []
+    caller = threading.Thread(target=lambda: rows.append(engine.encode(batch_of([3]), normalize=True)))
+    caller.start()
+    while not backend.threads:
+        time.sleep(0.01)
+    closer = threading.Thread(target=engine.close)
+    closer.start()
+    backend.gate.set()
+    closer.join(20)
+    caller.join(20)
+    assert rows[0].tolist() == [[3, 1]]
+
+
+def test_an_engine_that_is_dropped_ends_its_thread():
+    before = len(model_threads())
+    engine = LocalEngine(StubBackend, layers=1, dimension=2, pooling="cls")
+    assert len(model_threads()) == before + 1
+    del engine
+    gc.collect()
+    assert len(model_threads()) == before
+
+
+def test_an_interrupted_caller_leaves_at_once_and_its_forward_stops_at_the_next_layer(engine, backend):
+    backend.gate = threading.Event()
+
+    def interrupt(signum, frame):
+        raise InterruptedError("Ctrl-C")
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        start = time.monotonic()
+        with pytest.raises(InterruptedError):
+            engine.encode(batch_of([1]), normalize=True)
+        assert time.monotonic() - start < 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    backend.gate.set()
+    assert engine.encode(batch_of([2]), normalize=True).tolist() == [[2, 1]]
+    assert backend.layers_run == 1 + LAYERS  # the abandoned forward ran the layer it was in, and no other
+
+
+def test_a_forked_child_gets_a_sentence_and_not_a_hang(engine):
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            engine.encode(batch_of([1]), normalize=True)
+            answer = b"a vector"
+        except StateError as ex:
+            answer = str(ex).encode()
+        engine.close()
+        os.write(writer, answer)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert b"before a fork" in pipe.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    assert engine.encode(batch_of([1]), normalize=True).tolist() == [[1, 1]]
+
+
+def test_the_interpreter_exits_while_a_forward_runs():
+    program = textwrap.dedent("""
+        import threading, time
+        import numpy as np
+        from embed import batching
+        from embed.engine import LocalEngine
+
+        class Slow:
+            description = ""
+            def embed(self, batch): time.sleep(0.5); return batch
+            def self_attention(self, states, layer): return states
+            def feed_forward(self, states, layer): return states
+            def pool(self, states, pooling, normalize): return np.zeros((1, 1), np.float32)
+            def close(self): pass
+
+        engine = LocalEngine(Slow, layers=1, dimension=1, pooling="cls")
+        batch = batching.pack([np.zeros(1, np.int32)], None)
+        threading.Thread(target=engine.encode, args=(batch,), kwargs={"normalize": True}, daemon=True).start()
+        time.sleep(0.1)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
