@@ -102,12 +102,12 @@ def instruction_sets():
     cdef const InstructionSet* sets = _instruction_sets(&count)
     reasons = {}
     for i in range(count):
-        reason = None
+        name, reason = sets[i].name.decode(), None
         if sets[i].kernels == NULL:
-            reason = "it belongs to another processor architecture"
+            reason = f"this build has no {name} kernels"
         elif sets[i].missing != NULL:
             reason = f"this CPU has no {sets[i].missing.decode()}"
-        reasons[sets[i].name.decode()] = reason
+        reasons[name] = reason
     return reasons
 
 
