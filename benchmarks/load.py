@@ -25,10 +25,9 @@ def status_mb(key: str) -> float:
 
 def measure(model: str) -> dict[str, float]:
     """Load `model` in this process; return seconds and megabytes."""
+    import embed.embedder
     from embed.config import read_config
     from embed.tokenizer import Tokenizer
-
-    import embed.embedder
 
     start = time.perf_counter()
     tokenizer = Tokenizer.from_directory(Path(model), read_config(Path(model)))

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from embed import batching
 from embed.backend import Backend
 from embed.checkpoint import Checkpoint
-from embed.config import POOLINGS, Metadata, ModelConfig, read_config, read_metadata
+from embed.config import MIN_MAXSEQ, POOLINGS, ModelConfig, read_config
 from embed.engine import Engine, LocalEngine
 from embed.errors import DeviceError, GuessWarning, OptionError, TextTypeError, TruncationWarning, VectorError
 from embed.machine import thread_count
+from embed.metadata import Metadata, read_metadata, transformer_directory
 from embed.models import resolve
 from embed.tokenizer import TokenizedText, Tokenizer
 from embed.weights import check, embedding_weights, layer_tensor_names, layer_weights
 
 TOKEN_BUDGET = 2048  # tokens in one forward: GEMMs run at full rate from about 500 rows on
 DEVICES = ("auto", "cpu", "cuda")
-MIN_MAXSEQ = 3  # <s>, one token of the text, </s>
 
 
 class Embedder:
@@ -76,8 +76,9 @@ class Embedder:
         prefix = self._prompt(prompt, prompt_name)
         texts = _as_list(texts)
         if prefix:
-            texts = [prefix + text for text in texts]
-        return self._tokenizer.encode(texts, self.maxseq, lowercase=self._metadata.lowercase)
+            # what isn't a string is left for the tokenizer to refuse by index
+            texts = [prefix + text if isinstance(text, str) else text for text in texts]
+        return self._tokenizer.encode(texts, self.maxseq)
 
     def encode(
         self,
@@ -166,7 +167,8 @@ def load(
         raise OptionError(f"pool {pool!r} is not built; choose one of {', '.join(POOLINGS)}")
     threads = thread_count(threads)
     directory = resolve(model)
-    config = read_config(directory)
+    encoder_directory = transformer_directory(directory)
+    config = read_config(encoder_directory)
     metadata = read_metadata(directory, config)
     maxseq = _checked_maxseq(maxseq, metadata, config)
     pooling = metadata.pooling if pool is None else pool
@@ -177,9 +179,9 @@ def load(
             GuessWarning,
             stacklevel=2,
         )
-    tokenizer = Tokenizer.from_directory(directory, config)
+    tokenizer = Tokenizer.from_directory(encoder_directory, config, lowercase=metadata.lowercase)
     engine = LocalEngine(
-        lambda: _cpu_backend(directory, config, threads=threads, max_tokens=max(TOKEN_BUDGET, maxseq)),
+        lambda: _cpu_backend(encoder_directory, config, threads=threads, max_tokens=max(TOKEN_BUDGET, maxseq)),
         layers=config.layers,
         dimension=config.width,
         pooling=pooling,
@@ -224,11 +226,7 @@ def _as_list(texts: Iterable[str]) -> list[str]:
         raise TextTypeError(
             f"text 0 is {type(texts).__name__}, not a string; decode bytes, or pass a list of strings", 0
         )
-    texts = list(texts)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TextTypeError(f"text {index} is {type(text).__name__}, not a string", index)
-    return texts
+    return list(texts)
 
 
 def _warn_of_truncation(tokenized: Sequence[TokenizedText], maxseq: int) -> None:

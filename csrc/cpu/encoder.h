@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels.h"
@@ -42,23 +43,60 @@ class Arena {  // zeroed memory straight from the kernel, 2 MiB aligned, on huge
 
 class Encoder {
  public:
+  // Throws std::invalid_argument if the shape is one that the kernels can't hold.
   Encoder(const Kernels& kernels, const Shape& shape, int threads, int max_tokens);
 
   // Tables are read in place for the encoder's life; gain and bias are copied.
   void load_embeddings(Table word, Table position, Table type, Tensor gain, Tensor bias);
   void load_layer(int layer, const LayerTensors& tensors);  // packs; the tensors may go away afterwards
 
-  // One forward, in this order, over a batch whose arrays the caller keeps until pool() returns.
+  // One forward, in this order, over a batch whose arrays the caller keeps until pool() returns. Ids and positions lie
+  // in their tables, every text has a token; more than max_tokens: std::length_error. Out of order, or before every
+  // weight is there: std::logic_error; a layer that doesn't exist: std::out_of_range.
   void embed(const int32_t* ids, const int32_t* positions, const int32_t* offsets, int texts);
   void self_attention(int layer);  // states = norm(states + W softmax(Q K^T / sqrt(head_dim)) V)
   void feed_forward(int layer);    // states = norm(states + W activation(W states))
   void pool(float* out, Pooling pooling, bool normalize);  // out (texts, width)
 
-  size_t weight_bytes() const;
-  size_t workspace_bytes() const;  // reserved, not touched
+  size_t weight_bytes() const { return weights_->bytes(); }
+  size_t workspace_bytes() const { return workspace_->bytes(); }  // reserved, not touched
 
  private:
-  // (the implementation decides)
+  struct Layer {
+    Linear qkv, output, up, down;
+    const float *attention_gain, *attention_bias, *gain, *bias;
+    bool loaded = false;
+  };
+  struct Batch {
+    const int32_t* offsets = nullptr;  // null between batches
+    int texts = 0, tokens = 0;
+  };
+  // Counts of columns, each a multiple of 16.
+  struct Padded {
+    int head_dim, heads, width, inner;  // `heads`: all of them, side by side
+  };
+
+  void reserve_weights();
+  void reserve_workspace();
+  size_t panel_floats(int n, int k) const;
+  const float* copy(const Tensor& vector, int count);
+  Linear pack(const Source* sources, const Tensor* biases, int count, int n, int k);
+  const Layer& loaded(int layer) const;
+  void require_batch() const;
+  void gemm(float* y, int y_stride, const float* x, int x_stride, const Linear& weights, Epilogue epilogue) const;
+  void normalize(float* y, const float* x, const float* gain, const float* bias) const;
+
+  const Kernels& kernels_;
+  const Shape shape_;
+  const int threads_, max_tokens_;
+  const Padded padded_;
+  std::unique_ptr<Arena> weights_, workspace_;
+  std::vector<Layer> layers_;
+  Table word_{}, position_{}, type_{};
+  const float *embedding_gain_ = nullptr, *embedding_bias_ = nullptr;
+  // (max_tokens, padded width or more). `wide_` holds Q | K | V, then the feed-forward's inner activations.
+  float *states_, *sums_, *context_, *wide_;
+  Batch batch_;
 };
 
 }  // namespace embed::cpu
