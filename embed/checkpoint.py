@@ -155,7 +155,7 @@ class Checkpoint:
 def _whole_pages(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield (start, length) of the whole pages in sorted spans of bytes, touching spans taken as one.
 
-    With pages of 4: spans 1-6, 6-13, 14-19 → bytes 4-12 and 16-16, so one run (4, 8).
+    With pages of 4: spans 1-6, 6-13 and 14-19 join to 1-13 and 14-19, in which the only whole pages are 4-12: (4, 8).
     """
     page = mmap.PAGESIZE
     joined: list[list[int]] = []

@@ -1,8 +1,8 @@
 """A pytest plugin: under CI=true a skipped test is a failure, unless the machine itself can't run it.
 
 Skips hide a missing fixture or tool for months. The one reason that is accepted is a machine without the instruction
-set or the device, worded as the tests word it: "avx512_bf16: this CPU has no avx512_bf16". conftest.py wires this
-module with `pytest_plugins = ["ci_plugin"]`.
+set or the device, worded as `instruction_sets` words it: "avx512: this CPU has no avx512f". pyproject.toml wires this
+module with `-p ci_plugin`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
-HARDWARE = re.compile(r"(avx2|avx512|avx512_bf16|neon|cuda): this (CPU|machine|build) has no \S.*")
+HARDWARE = re.compile(
+    r"(avx2|avx512|avx512_bf16|neon): (this CPU has no \w+|it belongs to another processor architecture)"
+    r"|cuda: this machine has no CUDA device"
+)
 
 
 def is_hardware(reason: str) -> bool:

@@ -1,7 +1,7 @@
 // 2^x and the activations, on vectors. Errors are against float64, over the ranges named; tests/kernels/test_exp2.py
 // and test_activation.py measure them.
 
-// 2^(n + r) for integral n in [-200, 250] and |r| a little over 1/2 at most, correctly rounded where it is subnormal.
+// 2^(n + r) for integral n in [-200, 250] and |r| a little over 1/2 at most; a subnormal result is rounded once.
 static INLINE Vec two_to(Vec n, Vec r) {
   Vec p = splat(1.5478018e-4f);  // minimax of 2^r on [-1/2, 1/2], relative error 1.9e-9
   p = fma(p, r, splat(1.3400431e-3f));
@@ -20,7 +20,7 @@ static INLINE Vec exp2(Vec x) {
   return two_to(n, sub(x, n));  // the difference is exact: |r| <= 1/2
 }
 
-// e^-t for t >= 0, at most 1.1 ULP: t * log2(e) in two parts, or its rounding would cost up to 90 ULP. NaN stays NaN.
+// e^-t for t >= 0: t * log2(e) in two parts, or its rounding would cost up to 90 ULP. NaN stays NaN.
 static INLINE Vec exp_minus(Vec t) {
   t = min(splat(110.0f), t);  // e^-104 rounds to 0
   const Vec high = mul(t, splat(-1.44269502f));
@@ -31,8 +31,8 @@ static INLINE Vec exp_minus(Vec t) {
 }
 
 // x * Phi(x) = max(x, 0) - |x| * Phi(-|x|), with Phi(-t) = 2^q(t): one smooth polynomial instead of erf's two branches,
-// and no cancellation in 1 + erf(x) for negative x. Absolute error <= 2.4e-7 (1.4 ULP) for 0 < x < 10, <= 3.5e-8 for
-// x < 0, where its relative error grows to 2e-5 at x = -6.
+// and no cancellation in 1 + erf(x) for negative x. 1.7 ULP for x > 0; for x < 0 an absolute error of 3.8e-8 (2.4 ULP
+// down to -1, then its relative error grows: 1.2e-6 at -3, 2.2e-5 at -6, where torch's erf form has lost every digit).
 static INLINE Vec gelu(Vec x) {
   const Vec t = abs(x), u = min(splat(20.0f), t);  // Phi(-20) is 0 in f32; keeps q finite
   Vec q = splat(-3.3656555e-8f);  // log2 Phi(-t) on [0, 6]; beyond it falls faster than the truth, towards 0
@@ -50,6 +50,7 @@ static INLINE Vec gelu(Vec x) {
 }
 
 // x / (1 + e^-s) where s has x's sign and t = |s|: never a large power, so nothing overflows on either side.
+// silu: 3.1 ULP above -30. gelu_tanh: 1.9 ULP for x > 0, an absolute error of 4.8e-8 for x < 0.
 static INLINE Vec times_sigmoid(Vec x, Vec t) {
   const Vec e = exp_minus(t);
   return div(fma(min(zero(), x), e, max(zero(), x)), add(splat(1.0f), e));
