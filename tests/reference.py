@@ -38,7 +38,7 @@ def widen(tensor: ArrayLike) -> F64:
     tensor = np.asarray(tensor)
     if tensor.dtype == np.uint16:
         tensor = (tensor.astype(np.uint32) << 16).view(np.float32)
-    return tensor.astype(np.float64)
+    return tensor.astype(np.float64, copy=False)
 
 
 # --- single operations ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whole vectors: equal to sentence-transformers', and the same bits whatever else is going on.
+"""Vectors and token ids of the corpus are those of sentence-transformers.
 
 Tolerances: f32 sums in another order move a component by some 1e-7 (1 - cosine 1e-13 when everything is right); 3e-6
 and 1e-7 are what a wrong epsilon, position or GELU clearly exceeds.
@@ -26,13 +26,6 @@ COSINE = 1e-7  # most 1 - cosine, in float64, norms divided out
 DELTA = 3e-6  # most absolute difference of a component of a vector of length 1
 
 
-def load(directory: Path, **options: int) -> embed.Embedder:
-    """Load a model; the bare one's warning has a test of its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GuessWarning)
-        return embed.load(directory, **options)
-
-
 @pytest.fixture(scope="module", params=SETUPS, ids=lambda setup: setup.name)
 def setup(request: pytest.FixtureRequest) -> Setup:
     return request.param
@@ -40,7 +33,7 @@ def setup(request: pytest.FixtureRequest) -> Setup:
 
 @pytest.fixture(scope="module")
 def embedder(setup: Setup, real_model: Callable[[str], Path]) -> Iterator[embed.Embedder]:
-    with load(real_model(setup.name)) as loaded:
+    with embed.load(real_model(setup.name), pool=setup.pooling) as loaded:
         yield loaded
 
 
@@ -57,6 +50,14 @@ def golden(
     return load_golden(setup.name)
 
 
+@pytest.fixture(scope="module")
+def vectors(embedder: embed.Embedder) -> NDArray[np.float32]:
+    """The corpus's vectors by `embed`, as it gives them by default: of length 1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncationWarning)
+        return embedder.encode(corpus().values())
+
+
 def assert_same_vectors(got: ArrayLike, want: ArrayLike, names: list[str]) -> None:
     """Compare rows of length 1; a failure names the worst text."""
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
@@ -67,15 +68,10 @@ def assert_same_vectors(got: ArrayLike, want: ArrayLike, names: list[str]) -> No
     assert delta.max() <= DELTA, f"{names[int(delta.argmax())]}: a component is off by {delta.max():.2e}"
 
 
-# --- equal ------------------------------------------------------------------------------------------------------------
-
-
-def test_vectors_are_those_of_sentence_transformers(embedder: embed.Embedder, golden: Golden) -> None:
-    texts = corpus()
-    vectors = embedder.encode(list(texts.values()))
+def test_vectors_are_those_of_sentence_transformers(vectors: NDArray[np.float32], golden: Golden) -> None:
     assert vectors.dtype == np.float32
     assert np.abs(np.linalg.norm(vectors.astype(np.float64), axis=1) - 1).max() <= 1e-6
-    assert_same_vectors(vectors, golden.unit, list(texts))
+    assert_same_vectors(vectors, golden.unit, list(corpus()))
 
 
 def test_vectors_without_normalization_are_those_of_sentence_transformers(
@@ -110,9 +106,9 @@ def test_an_over_long_text_keeps_its_head_and_its_last_special_token(embedder: e
     assert vectors[0].tobytes() == vectors[1].tobytes()
 
 
-def test_texts_with_the_same_ids_have_the_same_bytes(embedder: embed.Embedder, golden: Golden) -> None:
+def test_texts_with_the_same_ids_have_the_same_bytes(vectors: NDArray[np.float32], golden: Golden) -> None:
     rows: dict[tuple[int, ...], bytes] = {}
-    for ids, row in zip(golden.ids, embedder.encode(list(corpus().values())), strict=True):
+    for ids, row in zip(golden.ids, vectors, strict=True):
         assert rows.setdefault(tuple(ids), row.tobytes()) == row.tobytes()
 
 
@@ -121,91 +117,6 @@ def test_a_bare_directory_is_pooled_by_cls_and_says_so(real_model: Callable[[str
         vector = guessed.encode("Hello, world!")
     with embed.load(real_model("bare"), pool="cls") as told:  # a warning would be an error
         assert told.encode("Hello, world!").tobytes() == vector.tobytes()
-
-
-# --- the same bits ----------------------------------------------------------------------------------------------------
-
-NEIGHBOURS = 40  # texts of 2 to 40 tokens, and one of the model's limit
-
-
-def mixed_texts(golden: Golden) -> list[str]:
-    """Return texts of as many lengths as the corpus has, the longest first."""
-    by_length = {len(ids): text for ids, text in zip(golden.ids, corpus().values(), strict=True) if len(ids) <= 40}
-    short = [text for ids, text in zip(golden.ids, corpus().values(), strict=True) if len(ids) <= 12]
-    texts = [corpus()["over-long english"], *by_length.values(), *short]
-    return list(dict.fromkeys(texts))[:NEIGHBOURS]
-
-
-@pytest.fixture(scope="module")
-def texts(golden: Golden) -> list[str]:
-    return mixed_texts(golden)
-
-
-@pytest.fixture(scope="module")
-def alone(embedder: embed.Embedder, texts: list[str]) -> NDArray[np.float32]:
-    """The vectors of `texts`, each computed on its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TruncationWarning)
-        return np.stack([embedder.encode(text) for text in texts])
-
-
-def test_there_are_enough_mixed_lengths(golden: Golden, texts: list[str]) -> None:
-    lengths = dict(zip(corpus().values(), map(len, golden.ids), strict=True))
-    assert len(texts) >= 34  # more than the largest batch below
-    assert len({lengths[text] for text in texts}) >= 20
-
-
-@pytest.mark.parametrize("batch", [1, 2, 3, 16, 17, 33])
-@pytest.mark.parametrize("seed", range(5))
-def test_batching_and_order_change_no_bit(
-    embedder: embed.Embedder, texts: list[str], alone: NDArray[np.float32], seed: int, batch: int
-) -> None:
-    order = np.random.default_rng(seed).permutation(len(texts))
-    for start in range(0, len(order), batch):
-        chosen = order[start : start + batch]
-        assert embedder.encode([texts[i] for i in chosen]).tobytes() == alone[chosen].tobytes()
-
-
-def test_no_neighbour_changes_a_bit(embedder: embed.Embedder, texts: list[str], alone: NDArray[np.float32]) -> None:
-    for neighbour in (texts[0], "", "a"):
-        for text, row in zip(texts[1:], alone[1:], strict=True):
-            assert embedder.encode([neighbour, text])[1].tobytes() == row.tobytes(), text
-
-
-def test_forty_copies_are_forty_times_the_same_row(
-    embedder: embed.Embedder, texts: list[str], alone: NDArray[np.float32]
-) -> None:
-    vectors = embedder.encode([texts[5]] * 40)
-    assert {row.tobytes() for row in vectors} == {alone[5].tobytes()}
-
-
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_threads_change_no_bit(
-    setup: Setup, real_model: Callable[[str], Path], texts: list[str], alone: NDArray[np.float32], threads: int
-) -> None:
-    with load(real_model(setup.name), threads=threads) as other:
-        assert other.encode(texts).tobytes() == alone.tobytes()
-        assert other.encode(texts[3]).tobytes() == alone[3].tobytes()
-
-
-def test_instruction_sets_change_no_bit(
-    setup: Setup,
-    real_model: Callable[[str], Path],
-    texts: list[str],
-    alone: NDArray[np.float32],
-    isa: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Scalar code calls the C library's fma on x86, at some 100 MFLOP/s: it gets a few short texts.
-    chosen = [i for i, text in enumerate(texts) if isa != "scalar" or len(text) < 6]
-    assert len(chosen) >= 4
-    monkeypatch.setenv("EMBED_ISA", isa)
-    with load(real_model(setup.name)) as other:
-        assert other.device == f"cpu {isa}"
-        assert other.encode([texts[i] for i in chosen]).tobytes() == alone[chosen].tobytes()
-
-
-# --- sentence-transformers itself -------------------------------------------------------------------------------------
 
 
 @pytest.mark.oracle

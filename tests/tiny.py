@@ -133,7 +133,8 @@ def random_tensors(config: Mapping[str, Any], *, seed: int = 0) -> dict[str, F32
         return rng.normal(0, std, shape).astype(np.float32)
 
     def linear(name: str, out: int, into: int) -> dict[str, F32]:
-        return {f"{name}.weight": normal(out, into), f"{name}.bias": normal(out)}
+        # As in a trained model, whatever the width: small weights would make all texts, and all errors, look alike.
+        return {f"{name}.weight": normal(out, into, std=1.2 / into**0.5), f"{name}.bias": normal(out, std=0.05)}
 
     def layer_norm(name: str) -> dict[str, F32]:
         return {f"{name}.LayerNorm.weight": 1 + normal(width), f"{name}.LayerNorm.bias": normal(width)}
