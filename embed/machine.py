@@ -1,4 +1,4 @@
-"""What this machine lends to this process: CPUs, memory, CUDA devices, and what limits each.
+"""What this machine lends to this process: CPUs and memory, and what limits each.
 
 A container sees its host's processors and memory; what it may use stands in its control groups (cgroups), in the
 group's own files or in those of any group above it.
@@ -7,7 +7,6 @@ group's own files or in those of any group above it.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import re
 from collections.abc import Iterator
@@ -26,21 +25,6 @@ class Limit:
 
     count: int
     reason: str
-
-
-@dataclass(frozen=True)
-class CudaDevice:
-    name: str
-    memory_bytes: int
-    capability: str  # e.g. "9.0"
-
-
-@dataclass(frozen=True)
-class Cuda:
-    """CUDA devices, or the reason why there are none."""
-
-    devices: list[CudaDevice]
-    missing: str | None
 
 
 def thread_count(threads: int | None) -> int:
@@ -65,33 +49,6 @@ def memory_limit(proc: Path = PROC) -> Limit:
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [Limit(machine, "the machine's memory"), *_memory_limits(proc)]
     return min(limits, key=lambda limit: limit.count)
-
-
-def cuda() -> Cuda:
-    """Ask CuPy for the CUDA devices. Takes a second where CuPy is installed, and leaves no context on a device."""
-    if importlib.util.find_spec("cupy") is None:
-        return Cuda([], "CuPy is not installed (pip install 'embed-server[cuda12]' or 'embed-server[cuda13]')")
-    try:
-        from cupy.cuda import runtime  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as ex:
-        return Cuda([], f"CuPy can't be imported: {_one_line(ex)}")
-    try:
-        count = runtime.getDeviceCount()
-        devices = [_cuda_device(runtime.getDeviceProperties(i)) for i in range(count)]
-    except runtime.CUDARuntimeError as ex:
-        return Cuda([], _one_line(ex))
-    return Cuda(devices, None if devices else "the CUDA driver shows no device")
-
-
-def _cuda_device(properties: dict[str, object]) -> CudaDevice:
-    name, memory_bytes = properties["name"], properties["totalGlobalMem"]
-    assert isinstance(name, bytes)
-    assert isinstance(memory_bytes, int)
-    return CudaDevice(name.decode(), memory_bytes, f"{properties['major']}.{properties['minor']}")
-
-
-def _one_line(ex: Exception) -> str:
-    return " ".join(str(ex).split())[:300]
 
 
 def _affinity() -> Limit:

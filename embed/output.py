@@ -1,7 +1,7 @@
 """Vectors onto stdout, in batches: CSV, JSON, or one NumPy array.
 
 A number is written as the shortest decimal that reads back to the same f32; whatever the locale, it is valid JSON too.
-Batches arrive whole or not at all: what a failure leaves behind never ends in half a line.
+Batches are written whole, so that an error leaves no half of a line behind.
 """
 
 from __future__ import annotations

@@ -29,8 +29,9 @@ def model(tmp_path):
 
 
 def environment(**settings):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("EMBED_")}
-    return {**clean, **settings}
+    # Without PYTHONUNBUFFERED, which containers like to set: a buffered stdout fails once more at exit.
+    others = {k: v for k, v in os.environ.items() if not k.startswith("EMBED_") and k != "PYTHONUNBUFFERED"}
+    return {**others, **settings}
 
 
 def run(*arguments, stdin=None, **settings):
@@ -69,15 +70,16 @@ def test_version_needs_no_numpy():
 
 
 def test_version_takes_less_than_60_ms_over_bare_python():
-    def quickest(*arguments):
+    def least_cpu_s(*arguments):  # CPU time: other work on the machine stretches the time on the clock
         times = []
         for _ in range(7):
-            begin = time.perf_counter()
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
-            times.append(time.perf_counter() - begin)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         return min(times)
 
-    assert quickest("-m", "embed", "--version") - quickest("-c", "pass") < 0.060
+    assert least_cpu_s("-m", "embed", "--version") - least_cpu_s("-c", "pass") < 0.060  # 0.015 on a quiet machine
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["text", "--help"], ["info", "--help"], ["download", "--help"]])
@@ -329,7 +331,9 @@ def test_a_reader_that_leaves_ends_it_quietly(form, model):
 
 def test_head_gets_its_line(model):
     script = f'yes text | "$0" "$1" text {model} - | head -n 1'
-    done = subprocess.run(["sh", "-c", script, sys.executable, STUB], capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, STUB], capture_output=True, text=True, timeout=SECONDS, env=environment()
+    )
     assert (texts_of(done.stdout), done.stderr) == (["text"], "")
 
 
@@ -345,6 +349,7 @@ def test_a_full_disk_is_an_error(arguments, model):
             stderr=subprocess.PIPE,
             text=True,
             timeout=SECONDS,
+            env=environment(),
         )
     assert done.returncode == 1
     assert re.fullmatch(r"embed: error: .*No space left on device\n", done.stderr)

@@ -17,8 +17,10 @@ from embed import machine, models
 from embed.checkpoint import Checkpoint
 from embed.config import ModelConfig, read_config
 from embed.console import check_stdout, put
+from embed.cuda.devices import cuda_devices
 from embed.embedder import TOKEN_BUDGET
 from embed.errors import DeviceError, OptionError
+from embed.files import file_bytes
 from embed.metadata import Metadata, read_metadata, transformer_directory
 from embed.version import __version__
 from embed.weights import check, embedding_weights, layer_tensor_names
@@ -51,6 +53,7 @@ def model_facts(directory: Path) -> Facts:
     inner = transformer_directory(directory)
     config = read_config(inner)
     metadata = read_metadata(directory, config)
+    tokenizer_bytes = file_bytes(inner / "tokenizer.json")
     with Checkpoint.open(inner) as checkpoint:
         check(checkpoint, config)
         weights = _weights(checkpoint, config, directory)
@@ -68,6 +71,7 @@ def model_facts(directory: Path) -> Facts:
         },
         "activation": config.activation,
         "weights": weights,
+        "tokenizer": {"name": "tokenizer.json", "size_bytes": tokenizer_bytes},
         **_settings(metadata, config),
         "memory": memory,
     }
@@ -101,8 +105,8 @@ def _memory(checkpoint: Checkpoint, config: ModelConfig, maxseq: int) -> Facts:
         for name in layer_tensor_names(checkpoint, config, layer):
             elements += _product(checkpoint.shape_of(name))
     rows = max(TOKEN_BUDGET, maxseq)
-    # States and their copy before a residual, Q, K and V, and the feed-forward's inner rows: f32 each.
-    workspace = rows * (2 * config.width + max(3 * config.width, config.inner)) * 4
+    # As csrc/cpu/encoder.cc reserves it: states, sums, contexts, and Q, K, V or the inner rows; f32 each.
+    workspace = rows * (3 * config.width + max(3 * config.width, config.inner)) * 4
     return {
         "packed_bytes": elements * 4,
         "mapped_bytes": embedding_weights(checkpoint, config).word.nbytes,
@@ -118,7 +122,7 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 def machine_facts() -> Facts:
-    threads, memory, cuda = machine.thread_limit(), machine.memory_limit(), machine.cuda()
+    threads, memory, cuda = machine.thread_limit(), machine.memory_limit(), cuda_devices()
     return {
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "instruction_set": _instruction_sets(),
@@ -164,6 +168,7 @@ def _model_lines(model: Facts) -> Iterator[tuple[str, str]]:
     )
     for file in model["weights"]["files"]:
         yield "weights", f"{', '.join(model['weights']['dtypes'])}, {_mb(file['size_bytes'])} ({file['name']})"
+    yield "tokenizer", f"{_mb(model['tokenizer']['size_bytes'])} ({model['tokenizer']['name']}), not opened here"
     guess = "a guess, since no file says; --pool decides"
     yield "pooling", f"{pooling['name']} ({pooling['source'] or guess})"
     yield "normalisation", f"to length 1 (--no-normalize: not; Normalize module: {_yes(model['normalize_module'])})"
@@ -199,4 +204,4 @@ def _yes(value: bool) -> str:
 
 
 def _mb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:,.0f} MB"
+    return f"{size_bytes / 1e6:,.0f} MB" if size_bytes >= 1e6 else f"{size_bytes / 1e3:,.0f} kB"

@@ -188,8 +188,8 @@ class _Cuts:
 
     def report(self) -> None:
         if self._cut:
-            was, texts = ("was", "text") if self.texts == 1 else ("were", "texts")
+            texts, were = "text" if self.texts == 1 else "texts", "was" if self._cut == 1 else "were"
             say(
-                f"{self._cut:,} of {self.texts:,} {texts} {was} cut to {self._maxseq:,} tokens (--maxseq); "
+                f"{self._cut:,} of {self.texts:,} {texts} {were} cut to {self._maxseq:,} tokens (--maxseq); "
                 f"the longest had {self._longest:,}"
             )
