@@ -145,11 +145,11 @@ cdef Tensor tensor(object array, str name, tuple shape) except *:
         got = tuple([view.shape[i] for i in range(view.ndim)])
         if got != shape:
             raise ValueError(f"{name} has the shape {got}, not {shape}")
+        if <uintptr_t>view.buf % <uintptr_t>view.itemsize:
+            raise ValueError(f"{name} lies at an unaligned address; pass a copy")
         dtype = _DTYPES.get(view.format.decode())
         if dtype is None:
             raise ValueError(f"{name} has the format {view.format.decode()!r}; float32, float16 and uint16 are read")
-        if <uintptr_t>view.buf % <uintptr_t>view.itemsize:
-            raise ValueError(f"{name} lies at an unaligned address; pass a copy")
         result.data = view.buf
         result.dtype = <Dtype><int>dtype
     finally:
