@@ -47,7 +47,7 @@ static Vec pool_max(const Text& text, int column) {
   }                                                                     // not be lost behind a larger number
   return add(top, spoilt);
 }
-constexpr decltype(&pool_cls) kPool[] = {pool_cls,           pool_mean,          pool_max,
+constexpr decltype(&pool_cls) kPool[] = {pool_cls,           pool_mean,         pool_max,
                                          pool_mean_sqrt_len, pool_weightedmean, pool_lasttoken};
 
 static void normalize_row(float* y, int width) {
