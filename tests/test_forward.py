@@ -17,6 +17,7 @@ import reference
 import tiny
 from numpy.typing import NDArray
 from reference import relative_error
+from tiny import shape
 from tokenizers import Tokenizer
 
 import embed
@@ -25,16 +26,6 @@ States = list[NDArray[np.float64]]  # (length, width) of every text
 
 TOLERANCE = 2e-6
 LENGTHS = [2, 3, 4, 9, 17, 33, 64, 65, 130]  # tokens; attention takes its keys 64 at a time
-
-
-def shape(width: int, heads: int, inner: int, layers: int) -> dict[str, Any]:
-    return {
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "max_position_embeddings": 514,
-    }
 
 
 BASE = shape(768, 12, 3072, 12)  # multilingual-e5-base's, but for its vocabulary

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import random_models
+import tiny
 from encoder_weights import Weights, encoder, forward, random_batch, read_weights
-from random_models import Shape
+from tiny import shape
 
 from embed.cpu import _native
 
@@ -24,7 +24,8 @@ def zeros(*shape: int, dtype: Any = F32) -> np.ndarray:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Weights:
-    return read_weights(random_models.make(tmp_path / "model", Shape(layers=1)))
+    config = {**shape(width=32, heads=4, inner=64, layers=1), "vocab_size": 204}
+    return read_weights(tiny.make("xlmr", tmp_path / "model", config=config))
 
 
 @pytest.fixture
