@@ -1,4 +1,5 @@
 // AVX2 + FMA + F16C: 8 lanes, 16 registers -> 6 x 16 tile = 12 sums, 2 weights, 1 activation.
+#if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "common.h"
@@ -75,3 +76,4 @@ INLINE void transpose(Vec* r) {
 
 const Kernels kernels = KERNEL_TABLE("avx2");
 }  // namespace embed::cpu::avx2
+#endif

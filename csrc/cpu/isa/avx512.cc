@@ -1,4 +1,5 @@
 // AVX-512 (F, BW, VL, DQ): 16 lanes, 32 registers -> 8 x 48 tile = 24 sums, 3 weights, 1 activation.
+#if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "common.h"
@@ -71,3 +72,4 @@ INLINE void transpose(Vec* r) {
 
 const Kernels kernels = KERNEL_TABLE("avx512");
 }  // namespace embed::cpu::avx512
+#endif
