@@ -3,7 +3,11 @@
 #include <immintrin.h>
 
 #include "common.h"
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi2"))), apply_to = function)
+#else
 #pragma GCC target("avx2,fma,f16c,bmi2")
+#endif
 
 namespace embed::cpu::avx2 {
 namespace {
@@ -76,4 +80,7 @@ INLINE void transpose(Vec* r) {
 
 const Kernels kernels = KERNEL_TABLE("avx2");
 }  // namespace embed::cpu::avx2
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
 #endif
