@@ -39,7 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _skip_unless(name: str, reason: str | None) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.skip(reason=f"{name}: this machine has no {name} ({reason})")] if reason else []
+    return [pytest.mark.skip(reason=f"{name}: {reason}")] if reason else []
 
 
 @pytest.fixture(scope="session")
