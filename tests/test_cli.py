@@ -197,6 +197,17 @@ def test_json_is_one_array_of_arrays(model):
     assert json.loads(run("text", model, "-", "--format", "json", stdin="")[1]) == []
 
 
+def test_after_an_error_json_parses_and_npy_is_empty(model):
+    """What was written before it is an array of good rows; the exit code tells."""
+    for bad in ("not finite", "untokenisable", "a fault"):
+        lines = "a\n" * 600 + f"{bad}\n"
+        code, out, err = run("text", model, "-", "--format", "json", stdin=lines)
+        assert (code, err.count("\n")) == (1, 1)
+        assert [row[0] for row in json.loads(out)] == [97] * 512
+        assert run("text", model, "-", "--format", "npy", stdin=lines)[:2] == (1, "")
+        assert run("text", model, bad, "--format", "json")[:2] == (1, "")
+
+
 def test_npy_is_one_f32_array(model):
     for stdin, shape in (("a\n" * 1500, (1500, 8)), ("", (0, 8))):
         done = subprocess.run(

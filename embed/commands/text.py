@@ -2,7 +2,11 @@
 
 MODEL is the path of a model folder, or `demo`, which is fetched on first use. One argument is a text; with two or more
 the first is MODEL, unless --model or EMBED_MODEL names it: then all are texts. The text - stands for standard input,
-UTF-8, a text a line, and vectors are written as lines come in.
+UTF-8, a text a line, and vectors are written as lines come in. A line ends with \\n or \\r\\n, the last one perhaps with
+neither; an empty line is an empty text and has a vector too, an empty input has none.
+
+Where a text fails, the vectors of batches before it stand, and --format json closes its array, so look at the exit
+code; --format npy writes all or nothing.
 """
 
 from __future__ import annotations
@@ -153,7 +157,10 @@ def _embed(embedder: Embedder, source: Source, out: Writer, options: argparse.Na
                 out.write(vectors)
                 progress.update(cuts.texts, source.fraction)
         out.end()
-    except TextError:
+    except BrokenPipeError:  # nobody reads
+        raise
+    except Exception:  # raised again; not at an interrupt, which must not wait for a reader
+        out.stop()
         cuts.report()  # of the vectors that did get out
         raise
     cuts.report()
