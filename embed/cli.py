@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from embed.console import check_stdout, drop_output, put, say
-from embed.errors import DeviceError, EmbedError, ModelError, OptionError
+from embed.errors import DeviceError, EmbedError, GuessWarning, ModelError, OptionError, TruncationWarning
 from embed.version import __version__
 
 COMMANDS = {
@@ -77,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
+        for kind in (GuessWarning, TruncationWarning):  # nothing silent, and no error, whatever PYTHONWARNINGS says
+            warnings.simplefilter("always", kind)
         try:
             return _run(arguments)
         except BaseException as ex:  # the program's outermost frame: whatever it is becomes one line and a code

@@ -253,6 +253,13 @@ def test_a_guess_is_one_line(model):
     assert err == "embed: warning: model: no file says how to pool; taking cls\n"
 
 
+@pytest.mark.parametrize("action", ["ignore", "error", "once"])
+def test_a_guess_is_one_line_whatever_the_warning_filters_say(action, model):
+    code, out, err = run("text", model, "a", STUB_GUESS="1", PYTHONWARNINGS=action)
+    assert (code, texts_of(out)) == (0, ["a"])
+    assert err == "embed: warning: model: no file says how to pool; taking cls\n"
+
+
 # --- standard input
 
 
