@@ -207,5 +207,16 @@ def test_info_says_which_instruction_set_runs_and_why_not_another():
     assert "EMBED_ISA=avx9" in wrong["reason"]
 
 
+def test_of_two_towers_the_encoder_that_runs_is_described(tmp_path):
+    folder = tiny.make("bert", tmp_path / "model", dtype="F16")
+    width = tiny.WIDTH
+    tensors = {"image.embeddings.word_embeddings.weight": tiny.encoded(np.zeros((4, width), np.float32), "BF16")}
+    config = tiny.default_config("bert", json.loads((folder / "config.json").read_text())["vocab_size"])
+    for name, tensor in tiny.random_tensors(config).items():
+        tensors[f"text.{name}"] = tiny.encoded(tensor, "F16")
+    tiny.write_safetensors(folder / "model.safetensors", tensors)
+    assert json.loads(run("info", folder, "--json")[1])["model"]["weights"]["dtypes"] == ["F16"]
+
+
 def test_info_takes_its_model_from_the_environment_too(model):
     assert json.loads(run("info", "--json", EMBED_MODEL=str(model))[1])["model"]["folder"] == str(model)

@@ -23,7 +23,7 @@ from embed.errors import DeviceError, OptionError
 from embed.files import file_bytes
 from embed.metadata import Metadata, read_metadata, transformer_directory
 from embed.version import __version__
-from embed.weights import check, embedding_weights, layer_tensor_names
+from embed.weights import check, embedding_tensor_names, embedding_weights, layer_tensor_names
 
 USAGE = "embed info [OPTION...] [MODEL]"
 Facts = dict[str, Any]  # of JSON's types, nested
@@ -88,10 +88,11 @@ def _settings(metadata: Metadata, config: ModelConfig) -> Facts:
 
 
 def _weights(checkpoint: Checkpoint, config: ModelConfig, directory: Path) -> Facts:
-    names = [name for layer in range(config.layers) for name in layer_tensor_names(checkpoint, config, layer)]
-    word = next(name for name in checkpoint.names if name.endswith("embeddings.word_embeddings.weight"))
+    names = embedding_tensor_names(checkpoint)
+    for layer in range(config.layers):
+        names += layer_tensor_names(checkpoint, config, layer)
     return {
-        "dtypes": sorted({checkpoint.dtype_of(name) for name in [word, *names]}),
+        "dtypes": sorted({checkpoint.dtype_of(name) for name in names}),
         "files": [
             {"name": path.relative_to(directory).as_posix(), "size_bytes": size} for path, size in checkpoint.files
         ],
