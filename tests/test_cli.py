@@ -69,7 +69,7 @@ def test_version_needs_no_numpy():
     assert re.fullmatch(r"embed \d+\.\d+\.\d+\n", done.stdout)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["text", "--help"], ["info", "--help"], ["download", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["text", "--help"], ["info", "-h"], ["download", "--help"]])
 def test_help_documents_the_exit_codes(arguments):
     code, out, err = run(*arguments)
     assert (code, err) == (0, "")
@@ -89,6 +89,10 @@ def test_help_documents_the_exit_codes(arguments):
         (["text", "--frobnicate", "x"], "unknown option --frobnicate"),
         (["text", "--frob=x", "x"], "unknown option --frob "),
         (["text", "-x", "demo", "x"], "unknown option -x"),
+        (["text", "demo", "-hello"], "unknown option -hello (a text that looks like an option goes after --)"),
+        (["text", "--model=", "x", "y"], "--model is empty; give it the path of a model folder"),
+        (["text", "--model", " ", "x"], "--model is empty; give it the path of a model folder"),
+        (["info", "--model="], "--model is empty; give it the path of a model folder"),
         (["text", "--model", "MODEL", "--pool", "median", "x"], "--pool: invalid choice: 'median'"),
         (["text", "--model", "MODEL", "--device", "tpu", "x"], "--device: invalid choice: 'tpu'"),
         (["text", "--model", "MODEL", "--format", "xml", "x"], "--format: invalid choice: 'xml'"),
@@ -137,13 +141,8 @@ def test_options_stand_anywhere_among_the_arguments(model):
 
 
 def test_texts_with_dashes(model):
-    assert texts_of(run("text", model, "-5", "- a", "--", "--pool", "-x", "--")[1]) == [
-        "-5",
-        "- a",
-        "--pool",
-        "-x",
-        "--",
-    ]
+    texts = ["-5", "- a", "-h i", "--", "--pool", "-hello", "-h", "--"]
+    assert texts_of(run("text", model, *texts)[1]) == texts[:3] + texts[4:]
 
 
 def test_model_option_and_variable_make_all_arguments_texts(model):

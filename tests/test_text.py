@@ -14,6 +14,9 @@ import pytest
 import tiny
 
 import embed
+from embed.cli import main
+from embed.commands import info
+from embed.cuda.devices import Cuda, CudaDevice
 
 TEXTS = ["hello world", "", "the quick fox", "東京 hello", "hello world", "a <pad> b", "of " * 60]
 SECONDS = 30
@@ -170,7 +173,7 @@ def test_the_report_is_for_people(model):
         r"maximum length +32 tokens \(sentence_bert_config.json\); --maxseq up to 32",
         r"prompt +query: 'query: ' \(config_sentence_transformers.json\)",
         r"threads +\d+ \(.+\)",
-        r"CUDA +.+",
+        r"CUDA +not used: the CUDA backend is not in this version",
     ):
         assert re.search(f"^  {line}$", out, re.MULTILINE), line
 
@@ -216,6 +219,26 @@ def test_of_two_towers_the_encoder_that_runs_is_described(tmp_path):
         tensors[f"text.{name}"] = tiny.encoded(tensor, "F16")
     tiny.write_safetensors(folder / "model.safetensors", tensors)
     assert json.loads(run("info", folder, "--json")[1])["model"]["weights"]["dtypes"] == ["F16"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "line"),
+    [
+        (Cuda([CudaDevice("NVIDIA H200", 150_000_000_000, "9.0")], None), "NVIDIA H200, 150,000 MB, compute .* 9.0"),
+        (Cuda([], "CuPy is not installed"), "no device seen: CuPy is not installed"),
+    ],
+)
+def test_devices_are_listed_though_this_version_does_not_use_them(cuda, line, monkeypatch, capfd):
+    monkeypatch.setattr(info, "cuda_devices", lambda: cuda)
+    assert main(["info"]) == 0
+    out = capfd.readouterr().out
+    assert re.search(rf"^  CUDA +not used: the CUDA backend is not in this version\n +{line}$", out, re.MULTILINE)
+
+
+def test_an_empty_model_is_not_passed_over(model):
+    code, out, err = run("info", "", EMBED_MODEL=str(model))
+    assert (code, out) == (3, b"")
+    assert "'' is not a model" in err
 
 
 def test_info_takes_its_model_from_the_environment_too(model):
