@@ -1,9 +1,11 @@
 """Turn texts into vectors, one CSV line a text, on standard output.
 
 MODEL is the path of a model folder, or `demo`, which is fetched on first use. One argument is a text; with two or more
-the first is MODEL, unless --model or EMBED_MODEL names it: then all are texts. The text - stands for standard input,
-UTF-8, a text a line, and vectors are written as lines come in. A line ends with \\n or \\r\\n, the last one perhaps with
-neither; an empty line is an empty text and has a vector too, an empty input has none.
+the first is MODEL, unless --model or EMBED_MODEL names it: then all are texts.
+
+The text - stands for standard input, UTF-8, a text a line, and vectors are written as lines come in. A line ends with
+\\n or \\r\\n, the last one perhaps with neither; whatever else is in it, NULs too, is text. An empty line is an empty
+text and has a vector too; an empty input has none.
 
 Where a text fails, the vectors of batches before it stand, and --format json closes its array, so look at the exit
 code; --format npy writes all or nothing.

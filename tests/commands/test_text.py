@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import tiny
-from command_line import SECONDS, run
+from command_line import SECONDS, environment, run
 
 import embed
 
@@ -25,8 +25,14 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def vectors(model):
-    with embed.load(model) as embedder, pytest.warns(embed.TruncationWarning):
+def embedder(model):
+    with embed.load(model) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def vectors(embedder):
+    with pytest.warns(embed.TruncationWarning):
         return embedder.encode(TEXTS)
 
 
@@ -49,6 +55,41 @@ def test_standard_input_gives_the_bits_of_arguments(model, vectors):
     assert code == 0
     assert err.startswith("embed: 200 of 1,400 texts were cut to 32 tokens")
     assert read_csv(out).tobytes() == np.tile(vectors, (200, 1)).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("stdin", "texts"),
+    [
+        ("a\r\nthe fox\r\n", ["a", "the fox"]),
+        ("a\nno end", ["a", "no end"]),
+        ("a\r\nno end", ["a", "no end"]),
+        ("\n", [""]),
+        ("\n\r\n\n", ["", "", ""]),
+        (" \n\t\n", [" ", "\t"]),
+        ("a\0b\n\0\n", ["a\0b", "\0"]),
+        ("", []),
+    ],
+)
+def test_lines_are_the_texts_that_python_would_take(stdin, texts, model, embedder):
+    code, out, err = run("text", model, "-", stdin=stdin)
+    assert (code, err, len(out.splitlines())) == (0, "", len(texts))
+    assert read_csv(out).tobytes() == embedder.encode(texts).tobytes()
+
+
+def test_a_file_is_read_like_a_pipe(model, embedder, tmp_path):
+    (tmp_path / "texts").write_bytes(b"a\r\n\nno end")
+    command = [sys.executable, "-m", "embed", "text", str(model), "-"]
+    with (tmp_path / "texts").open() as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, timeout=SECONDS, env=environment())
+    assert read_csv(done.stdout).tobytes() == embedder.encode(["a", "", "no end"]).tobytes()
+
+
+def test_json_is_read_by_other_programs(model):
+    script = r"""printf 'a\nb\n' | "$0" -m embed text "$1" - --format json | "$0" -m json.tool"""
+    command = ["sh", "-c", script, sys.executable, str(model)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment())
+    assert done.stderr == ""
+    assert [len(row) for row in json.loads(done.stdout)] == [tiny.WIDTH] * 2
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
