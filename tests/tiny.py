@@ -124,6 +124,18 @@ def default_config(kind: str, vocab: int) -> dict[str, Any]:
     }
 
 
+def shape(width: int, heads: int, inner: int, layers: int, **more: Any) -> dict[str, Any]:
+    """Return the keys of config.json that give a model this shape, and room for 512 tokens."""
+    return {
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "max_position_embeddings": 514,
+        **more,
+    }
+
+
 def random_tensors(config: Mapping[str, Any], *, seed: int = 0) -> dict[str, F32]:
     """Return the encoder's tensors and a pooler under their unprefixed names; all finite, no two alike."""
     rng = np.random.default_rng(seed)

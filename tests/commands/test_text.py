@@ -111,7 +111,7 @@ def test_options_mean_what_they_mean_in_python(model):
     [
         (["--maxseq", "2"], 2, "maxseq 2: this model takes 3 to 32 tokens"),
         (["--maxseq", "33"], 2, "maxseq 33: this model takes 3 to 32 tokens"),
-        (["--threads", "0"], 2, "threads 0 is not a whole number from 1 to"),
+        (["--threads", "0"], 2, "threads 0: this machine takes 1 to"),
         (["--prompt-name", "passage"], 2, "prompt_name 'passage' is not one of this model's prompts (query)"),
         (["--device", "cuda"], 2, "device 'cuda'"),
     ],

@@ -10,31 +10,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import random_models
 import reference
+import tiny
 from encoder_weights import Weights, encoder, forward, random_batch, read_weights
 from kernel_inputs import runnable
-from random_models import Shape
 
 from embed.batching import Batch
 
 SHAPES = [
-    Shape(width=32, heads=4, inner=64, layers=2),  # heads of 8
-    Shape(width=312, heads=12, inner=600, layers=2),  # heads of 26
-    Shape(width=90, heads=3, inner=130, layers=1, hidden_act="gelu_new"),  # nothing a multiple of 16
-    Shape(width=128, heads=1, inner=64, layers=1, hidden_act="relu"),  # the widest head
+    tiny.shape(32, 4, 64, 2),  # heads of 8
+    tiny.shape(312, 12, 600, 2),  # heads of 26
+    tiny.shape(90, 3, 130, 1, hidden_act="gelu_new"),  # nothing a multiple of 16
+    tiny.shape(128, 1, 64, 1, hidden_act="relu"),  # the widest head
 ]
 LENGTHS = [3, 66, 1, 64, 17, 48, 2]
 
 
-@pytest.fixture(params=SHAPES, ids=lambda shape: f"width {shape.width}")
+@pytest.fixture(params=SHAPES, ids=lambda shape: f"width {shape['hidden_size']}")
 def weights(request: pytest.FixtureRequest, tmp_path: Path) -> Weights:
-    return read_weights(random_models.make(tmp_path / "model", request.param))
+    return read_weights(tiny.make("xlmr", tmp_path / "model", config=request.param))
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Weights:
-    return read_weights(random_models.make(tmp_path / "model", SHAPES[0]))
+    return read_weights(tiny.make("xlmr", tmp_path / "model", config=SHAPES[0]))
 
 
 def test_no_set_and_no_team_changes_a_bit(weights: Weights) -> None:
@@ -65,11 +64,11 @@ def test_no_neighbour_changes_a_bit(isa: str, weights: Weights, pooling: str) ->
 
 @pytest.mark.parametrize("dtype", ["F16", "BF16"])
 def test_narrow_weights_equal_their_widened_selves(isa: str, dtype: str, tmp_path: Path) -> None:
-    narrow = read_weights(random_models.make(tmp_path / "narrow", SHAPES[1], dtype))
+    narrow = read_weights(tiny.make("xlmr", tmp_path / "narrow", config=SHAPES[1], dtype=dtype))
     tensors = reference.read_checkpoint(tmp_path / "narrow" / "model.safetensors")
     widened = {name: reference.widen(tensor).astype(np.float32) for name, tensor in tensors.items()}
-    wide_home = random_models.make(tmp_path / "wide", SHAPES[1])
-    random_models.write_checkpoint(wide_home / "model.safetensors", widened)
+    wide_home = tiny.make("xlmr", tmp_path / "wide", config=SHAPES[1])
+    tiny.write_weights(wide_home, widened)
     wide = read_weights(wide_home)
     assert wide.layers[0].up.dtype != narrow.layers[0].up.dtype
     batch = random_batch(narrow.config, [9])

@@ -9,17 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import random_models
+import tiny
 from encoder_weights import encoder, forward, random_batch, read_weights
 from kernel_inputs import runnable
 from native.dump import dump
-from random_models import Shape
 
 HOME = Path(__file__).parent
 SHAPES = [
-    Shape(width=32, heads=4, inner=64, layers=2),
-    Shape(width=312, heads=12, inner=600, layers=2, hidden_act="gelu_new"),
-    Shape(width=128, heads=1, inner=96, layers=1, hidden_act="silu"),
+    tiny.shape(32, 4, 64, 2),
+    tiny.shape(312, 12, 600, 2, hidden_act="gelu_new"),
+    tiny.shape(128, 1, 96, 1, hidden_act="silu"),
 ]
 Driver = list[str]  # the command
 
@@ -75,10 +74,10 @@ def dumped(model: Path, path: Path) -> bytes:
     return forward(encoder(runnable()[-1], weights), weights, batch).tobytes()
 
 
-@pytest.fixture(params=SHAPES, ids=lambda shape: f"width {shape.width}")
+@pytest.fixture(params=SHAPES, ids=lambda shape: f"width {shape['hidden_size']}")
 def random_forward(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bytes]:
     path = tmp_path / "forward.bin"
-    return path, dumped(random_models.make(tmp_path / "model", request.param), path)
+    return path, dumped(tiny.make("xlmr", tmp_path / "model", config=request.param), path)
 
 
 def test_forwards_have_the_package_s_bytes(native: Driver, random_forward: tuple[Path, bytes]) -> None:
