@@ -17,7 +17,6 @@ import reference
 import tiny
 from numpy.typing import NDArray
 from reference import relative_error
-from tiny import shape
 from tokenizers import Tokenizer
 
 import embed
