@@ -28,10 +28,9 @@ def sound_charsmaps(path: Path, content: bytes) -> bytes:
     Raises `ModelError`, naming `path`, if one can't.
     """
     filled = _FILLED_MAP.findall(content)
-    if len(filled) < content.count(_TYPE):  # one is empty, absent or odd (or a token is spelt "Precompiled")
+    # Fewer: one is empty, absent or odd (or a token is spelt "Precompiled"). Unsound: perhaps "/" is written "\/".
+    if len(filled) < content.count(_TYPE) or not all(map(_is_sound, filled)):
         return _mended(path, content)
-    for charsmap in filled:
-        _check(path, charsmap.decode("latin-1"))
     return content
 
 
@@ -50,24 +49,23 @@ def _without_empty(path: Path, normalizer: Any) -> Any:
         charsmap = normalizer.get("precompiled_charsmap")
         if charsmap in (None, ""):
             return None
-        _check(path, charsmap)
+        if not _is_sound(charsmap):
+            raise ModelError(
+                f"{path}: precompiled_charsmap {shown(charsmap)} can't be decoded; download the file again, "
+                "or take the Precompiled normalizer out"
+            )
     if isinstance(normalizer.get("normalizers"), list):
         parts = [_without_empty(path, part) for part in normalizer["normalizers"]]
         return {**normalizer, "normalizers": [part for part in parts if part is not None]}
     return normalizer
 
 
-def _check(path: Path, charsmap: Any) -> None:
-    """Refuse what isn't base64 of: a length in bytes, a trie of that length in u32 units, replacements in UTF-8."""
+def _is_sound(charsmap: Any) -> bool:
+    """Tell whether it is base64 of: a length in bytes, a trie of that length in u32 units, replacements in UTF-8."""
     try:
         content = base64.b64decode(charsmap, validate=True)
         trie_bytes = int.from_bytes(content[:_LENGTH_BYTES], "little")
-        sound = 0 < trie_bytes <= len(content) - _LENGTH_BYTES and trie_bytes % 4 == 0
         content[_LENGTH_BYTES + trie_bytes :].decode()
     except (TypeError, ValueError, binascii.Error):
-        sound = False
-    if not sound:
-        raise ModelError(
-            f"{path}: precompiled_charsmap {shown(charsmap)} can't be decoded; download the file again, "
-            "or take the Precompiled normalizer out"
-        )
+        return False
+    return 0 < trie_bytes <= len(content) - _LENGTH_BYTES and trie_bytes % 4 == 0

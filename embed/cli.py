@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from embed.console import check_stdout, drop_output, put, say
-from embed.errors import DeviceError, EmbedError, ModelError, OptionError
+from embed.errors import DeviceError, EmbedError, GuessWarning, ModelError, OptionError, TruncationWarning
 from embed.version import __version__
 
 COMMANDS = {
@@ -47,8 +47,10 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,  # or a new option would change what an old script means
             epilog=EXIT_CODES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=False,
             **settings,  # type: ignore[arg-type]
         )
+        self.add_argument("--help", action="help", help="show this and exit (also: -h)")
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def error(self, message: str) -> NoReturn:
@@ -65,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         argparse's own positionals can't do that below a command: `text demo --pool cls Hello` would lose "Hello".
         """
         split = arguments.index("--") if "--" in arguments else len(arguments)
-        options, operands = self.parse_known_args(arguments[:split])
+        options, operands = self.parse_known_args(_with_long_help(arguments[:split]))
         for operand in operands:
             if re.match(r"--?[A-Za-z][\w-]*(=|$)", operand):
                 self.error(f"unknown option {operand.split('=')[0]} (a text that looks like an option goes after --)")
@@ -77,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
+        for kind in (GuessWarning, TruncationWarning):  # nothing silent, and no error, whatever PYTHONWARNINGS says
+            warnings.simplefilter("always", kind)
         try:
             return _run(arguments)
         except BaseException as ex:  # the program's outermost frame: whatever it is becomes one line and a code
@@ -94,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     first = next((i for i, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
     try:
-        _parser().parse_args(arguments[:first])
+        _parser().parse_args(_with_long_help(arguments[:first]))
         if first == len(arguments):
             raise OptionError(f"no command given; choose one of {', '.join(COMMANDS)} (see embed --help)")
         command = _command(arguments[first])
@@ -105,6 +109,11 @@ def _run(arguments: list[str]) -> int:
         return 0
     code: int = command.run(options, operands)
     return code
+
+
+def _with_long_help(arguments: Sequence[str]) -> list[str]:
+    """Spell -h as --help. As an option of its own, argparse would see it in "-hello" and complain about "ello"."""
+    return ["--help" if argument == "-h" else argument for argument in arguments]
 
 
 def _command(name: str) -> Any:

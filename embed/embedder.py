@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 
@@ -14,9 +14,18 @@ from embed import batching
 from embed.backend import Backend
 from embed.checkpoint import Checkpoint
 from embed.config import MIN_MAXSEQ, POOLINGS, ModelConfig, read_config
+from embed.encoder import Progress
 from embed.engine import Engine, LocalEngine
-from embed.errors import DeviceError, GuessWarning, OptionError, TextTypeError, TruncationWarning, VectorError
-from embed.machine import thread_count
+from embed.errors import (
+    DeviceError,
+    GuessWarning,
+    OptionError,
+    TextError,
+    TextTypeError,
+    TruncationWarning,
+    VectorError,
+)
+from embed.machine import thread_count, whole_number
 from embed.metadata import Metadata, read_metadata, transformer_directory
 from embed.models import resolve
 from embed.tokenizer import TokenizedText, Tokenizer
@@ -102,8 +111,13 @@ class Embedder:
     def encode_tokens(
         self, tokenized: Sequence[TokenizedText], *, normalize: bool | None = None
     ) -> NDArray[np.float32]:
-        """Return the vectors (n, dimension) float32 of texts that `tokenize` returned, in their order."""
+        """Return the vectors (n, dimension) float32 of texts that `tokenize` returned, in their order.
+
+        Raises `TextError`, with the index, for ids that this model's `tokenize` can't have returned.
+        """
         normalize = self._normalize if normalize is None else normalize
+        for index, text in enumerate(tokenized):
+            self._check_ids(text, index)
         vectors = np.empty((len(tokenized), self.dimension), np.float32)
         for chunk in batching.chunks([len(text.ids) for text in tokenized], TOKEN_BUDGET):
             batch = batching.pack([tokenized[i].ids for i in chunk], self._config.position_pad_id)
@@ -126,9 +140,20 @@ class Embedder:
     def __exit__(self, kind: type[BaseException] | None, ex: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def _check_ids(self, text: TokenizedText, index: int) -> None:
+        ids = text.ids
+        if not 0 < len(ids) <= self.maxseq or ids.min() < 0 or ids.max() >= self._config.vocab:
+            raise TextError(
+                f"text {index} was not tokenised by this model: it takes 1 to {self.maxseq} ids below "
+                f"{self._config.vocab}; call this embedder's tokenize",
+                index,
+            )
+
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         if prompt is not None and name is not None:
             raise OptionError("give prompt or prompt_name, not both")
+        if not isinstance(prompt, str | None) or not isinstance(name, str | None):
+            raise OptionError(f"prompt {prompt!r}, prompt_name {name!r}: pass a string")
         if prompt is None:
             name = self._metadata.default_prompt_name if name is None else name
             prompt = "" if name is None else self._named_prompt(name)
@@ -180,8 +205,9 @@ def load(
             stacklevel=2,
         )
     tokenizer = Tokenizer.from_directory(encoder_directory, config, lowercase=metadata.lowercase)
+    max_tokens = max(TOKEN_BUDGET, maxseq)
     engine = LocalEngine(
-        lambda: _cpu_backend(encoder_directory, config, threads=threads, max_tokens=max(TOKEN_BUDGET, maxseq)),
+        lambda progress: _cpu_backend(encoder_directory, config, progress, threads=threads, max_tokens=max_tokens),
         layers=config.layers,
         dimension=config.width,
         pooling=pooling,
@@ -191,7 +217,7 @@ def load(
     )
 
 
-def _cpu_backend(directory: Path, config: ModelConfig, *, threads: int, max_tokens: int) -> Backend:
+def _cpu_backend(directory: Path, config: ModelConfig, progress: Progress, *, threads: int, max_tokens: int) -> Backend:
     from embed.cpu.backend import CpuBackend
 
     with Checkpoint.open(directory) as checkpoint:
@@ -199,6 +225,7 @@ def _cpu_backend(directory: Path, config: ModelConfig, *, threads: int, max_toke
         backend = CpuBackend(config, threads=threads, max_tokens=max_tokens)
         backend.load_embeddings(embedding_weights(checkpoint, config))
         for layer in range(config.layers):
+            progress(layer, config.layers)
             backend.load_layer(layer, layer_weights(checkpoint, config, layer))
             checkpoint.release(layer_tensor_names(checkpoint, config, layer))
     return backend
@@ -214,18 +241,16 @@ def _check_device(device: str) -> None:
 def _checked_maxseq(maxseq: int | None, metadata: Metadata, config: ModelConfig) -> int:
     if maxseq is None:
         return metadata.maxseq
-    if isinstance(maxseq, bool) or not isinstance(maxseq, int):
-        raise OptionError(f"maxseq {maxseq!r} is not a whole number of tokens")
+    maxseq = whole_number(maxseq, "maxseq")
     if not MIN_MAXSEQ <= maxseq <= config.max_length:
         raise OptionError(f"maxseq {maxseq}: this model takes {MIN_MAXSEQ} to {config.max_length} tokens")
     return maxseq
 
 
 def _as_list(texts: Iterable[str]) -> list[str]:
-    if isinstance(texts, (bytes, bytearray, memoryview, dict)):
-        raise TextTypeError(
-            f"text 0 is {type(texts).__name__}, not a string; decode bytes, or pass a list of strings", 0
-        )
+    # A string is an iterable of strings too, a set has no order for rows to stand in, a dict's values would be lost.
+    if isinstance(texts, str | bytes | bytearray | memoryview | dict | Set) or not isinstance(texts, Iterable):
+        raise TextTypeError(f"texts is {type(texts).__name__}; pass a list of strings", 0)
     return list(texts)
 
 

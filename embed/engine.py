@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embed.backend import Backend
 from embed.batching import Batch
-from embed.encoder import forward
+from embed.encoder import Progress, forward
 from embed.errors import StateError
 
 
@@ -75,8 +75,9 @@ class ModelThread:
         self._pid = os.getpid()
         thread = threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True)
         thread.start()
+        self._worker = thread
         # Also runs at interpreter exit: native code must not run on while the process is torn down.
-        self.close = weakref.finalize(self, _stop, self._jobs, self._lock, thread, self._pid)
+        self._finalizer = weakref.finalize(self, _stop, self._jobs, self._lock, thread, self._pid)
 
     def run(self, call: Callable[[_Job], Any]) -> Any:
         """Run `call(job)` on the thread and return its result, or raise its error. Ctrl-C abandons it."""
@@ -87,7 +88,7 @@ class ModelThread:
             )
         job = _Job(call)
         with self._lock:
-            if not self.close.alive:
+            if not self._finalizer.alive:
                 raise StateError("this embedder is closed; load the model again")
             self._jobs.put(job)
         try:
@@ -98,6 +99,12 @@ class ModelThread:
         if job.error is not None:
             raise job.error
         return job.result
+
+    def close(self) -> None:
+        """Let the calls that are queued finish and end the thread; returns when it has ended, whoever closed it."""
+        self._finalizer()
+        if os.getpid() == self._pid:
+            self._worker.join()
 
 
 def _stop(jobs: queue.SimpleQueue[_Job | None], lock: threading.Lock, thread: threading.Thread, pid: int) -> None:
@@ -112,14 +119,19 @@ def _stop(jobs: queue.SimpleQueue[_Job | None], lock: threading.Lock, thread: th
 class LocalEngine:
     """A backend and its forward on a `ModelThread` of this process."""
 
-    def __init__(self, make_backend: Callable[[], Backend], *, layers: int, dimension: int, pooling: str) -> None:
-        """Call `make_backend` on the model thread, so that the OpenMP team which packs is the one that computes."""
+    def __init__(
+        self, make_backend: Callable[[Progress], Backend], *, layers: int, dimension: int, pooling: str
+    ) -> None:
+        """Call `make_backend` on the model thread, so that the OpenMP team which packs is the one that computes.
+
+        It calls the progress that it's given before every layer, so that Ctrl-C ends a load too.
+        """
         self.dimension = dimension
         self._layers = layers
         self._pooling = pooling
         self._thread = ModelThread("embed-model")
         try:
-            self._backend: Backend = self._thread.run(lambda job: make_backend())
+            self._backend: Backend = self._thread.run(lambda job: make_backend(job.progress))
         except BaseException:
             self._thread.close()
             raise

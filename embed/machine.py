@@ -7,6 +7,7 @@ group's own files or in those of any group above it.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import re
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from embed.errors import OptionError
 
-MAX_THREADS = 1024  # far above any machine's; a typing error should not start a million threads
+THREADS_PER_CPU = 8  # more can't be meant; and where a thread can't be had, OpenMP ends the process
 PROC = Path("/proc")
 
 
@@ -27,12 +28,23 @@ class Limit:
     reason: str
 
 
+def whole_number(value: object, name: str) -> int:
+    """Return `value` as an int; raise `OptionError` for what isn't a whole number (NumPy's integers are)."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise OptionError(f"{name} {value!r} is not a whole number")
+
+
 def thread_count(threads: int | None) -> int:
     """Return `threads` if it's a sensible number, by default what `thread_limit` says; else raise `OptionError`."""
     if threads is None:
         return thread_limit().count
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-        raise OptionError(f"threads {threads!r} is not a whole number from 1 to {MAX_THREADS}")
+    threads, most = whole_number(threads, "threads"), THREADS_PER_CPU * (os.cpu_count() or 1)
+    if not 1 <= threads <= most:
+        raise OptionError(f"threads {threads}: this machine takes 1 to {most}")
     return threads
 
 

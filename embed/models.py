@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from embed.errors import ModelError
+from embed.errors import ModelError, OptionError
 
 DEMO = "demo"
 SIGNS = frozenset(
@@ -29,6 +29,18 @@ def resolve(model: str | os.PathLike[str]) -> Path:
     folder = Path(name).expanduser() if name.startswith("~/") else Path(name)
     _check(folder, name)
     return folder
+
+
+def named(option: str | None) -> str | None:
+    """Return the model that --model or EMBED_MODEL names; a blank variable counts as none.
+
+    Raises `OptionError` for a blank --model, as an unset variable in a script makes it.
+    """
+    if option is None:
+        return os.environ.get("EMBED_MODEL", "").strip() or None
+    if not option.strip():
+        raise OptionError(f"--model is empty; give it the path of a model folder, or the name {DEMO}")
+    return option
 
 
 def is_model(name: str) -> bool:

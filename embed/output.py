@@ -1,7 +1,8 @@
 """Vectors onto stdout, in batches: CSV, JSON, or one NumPy array.
 
 A number is written as the shortest decimal that reads back to the same f32; whatever the locale, it is valid JSON too.
-Batches are written whole, so that an error leaves no half of a line behind.
+Batches are written whole, so that an error leaves no half of a line behind: what precedes it stands in CSV, and in
+JSON, whose array is closed, so that it parses; no array is written then.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class Writer(Protocol):
 
     def end(self) -> None:
         """Complete the document."""
+
+    def stop(self) -> None:
+        """Leave a document that parses, or nothing, since an error ends it here."""
 
 
 def writer(form: str, dimension: int) -> Writer:
@@ -50,6 +54,9 @@ class CsvWriter:
     def end(self) -> None:
         pass
 
+    def stop(self) -> None:
+        pass
+
 
 class JsonWriter:
     """One JSON array of arrays, a line each."""
@@ -58,12 +65,16 @@ class JsonWriter:
         self._opening = "["
 
     def write(self, vectors: NDArray[np.float32]) -> None:
-        for row in vectors:
-            put(f"{self._opening}[{numbers(row)}]".encode())
-            self._opening = ",\n"
+        rows = ",\n".join(f"[{numbers(row)}]" for row in vectors)
+        put((self._opening + rows).encode())
+        self._opening = ",\n"
 
     def end(self) -> None:
         put(b"[]\n" if self._opening == "[" else b"]\n")
+
+    def stop(self) -> None:
+        if self._opening != "[":
+            put(b"]\n")
 
 
 class NpyWriter:
@@ -83,6 +94,9 @@ class NpyWriter:
         put(header.getvalue())
         for vectors in self._batches:
             put(vectors.astype("<f4", copy=False).tobytes())
+
+    def stop(self) -> None:
+        pass
 
 
 def numbers(row: NDArray[np.float32]) -> str:

@@ -96,6 +96,12 @@ def layer_weights(checkpoint: Checkpoint, config: ModelConfig, layer: int) -> La
     return LayerWeights(**_tensors(checkpoint, prefix, _LAYER))
 
 
+def embedding_tensor_names(checkpoint: Checkpoint) -> list[str]:
+    """Return the names in the checkpoint of what `embedding_weights` reads."""
+    prefix = _prefix(checkpoint)
+    return [_spelling(checkpoint, prefix + suffix) for suffix, _ in _EMBEDDINGS.values()]
+
+
 def layer_tensor_names(checkpoint: Checkpoint, config: ModelConfig, layer: int) -> list[str]:
     """Return the names in the checkpoint of what `layer_weights` reads, for `Checkpoint.release`."""
     prefix = _layer_prefix(_prefix(checkpoint), layer)

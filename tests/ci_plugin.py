@@ -19,6 +19,11 @@ HARDWARE = re.compile(
 )
 
 
+def skip_if(name: str, missing: str | None) -> list[pytest.MarkDecorator]:
+    """Return the marks of a test on the instruction set `name`: a skip that CI accepts, where `missing` says why."""
+    return [pytest.mark.skip(reason=f"{name}: {missing}")] if missing else []
+
+
 def is_hardware(reason: str) -> bool:
     """Tell whether `reason` says that the machine can't run the test."""
     return HARDWARE.fullmatch(reason) is not None

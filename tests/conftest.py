@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import real_models
+from ci_plugin import skip_if
 from wheel_files import OfflineError
 
 
@@ -35,11 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from embed.cpu import _native
 
         sets = _native.instruction_sets().items()
-        metafunc.parametrize("isa", [pytest.param(name, marks=_skip_unless(name, reason)) for name, reason in sets])
-
-
-def _skip_unless(name: str, reason: str | None) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.skip(reason=f"{name}: {reason}")] if reason else []
+        metafunc.parametrize("isa", [pytest.param(name, marks=skip_if(name, reason)) for name, reason in sets])
 
 
 @pytest.fixture(scope="session")

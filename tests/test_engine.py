@@ -1,5 +1,6 @@
 """The model thread and the engine, on a backend of plain Python that can be slow or broken on request."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -61,13 +62,29 @@ def backend():
 
 @pytest.fixture
 def engine(backend):
-    engine = LocalEngine(lambda: backend, layers=LAYERS, dimension=2, pooling="cls")
+    engine = LocalEngine(lambda progress: backend, layers=LAYERS, dimension=2, pooling="cls")
     yield engine
     engine.close()
 
 
 def batch_of(*lists):
     return batching.pack([np.array(ids, np.int32) for ids in lists], None)
+
+
+@contextlib.contextmanager
+def interrupted_after(seconds):
+    """Raise InterruptedError in the main thread, as Ctrl-C raises KeyboardInterrupt."""
+
+    def interrupt(signum, frame):
+        raise InterruptedError("Ctrl-C")
+
+    old = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
 
 
 def model_threads():
@@ -104,7 +121,7 @@ def test_an_error_reaches_its_caller_and_the_next_forward_works(engine):
 def test_a_failing_load_raises_in_the_caller_and_leaves_no_thread():
     before = len(model_threads())
 
-    def broken():
+    def broken(progress):
         raise OSError("no weights")
 
     with pytest.raises(OSError, match="no weights"):
@@ -120,24 +137,46 @@ def test_after_close_a_call_is_one_sentence_and_closing_again_is_fine(engine, ba
         engine.encode(batch_of([1]), normalize=True)
 
 
-def test_close_lets_the_running_forward_finish(engine, backend):
+def test_every_close_waits_for_the_running_forward(engine, backend):
     backend.gate = threading.Event()
-    rows = []
+    rows, closed = [], []
     caller = threading.Thread(target=lambda: rows.append(engine.encode(batch_of([3]), normalize=True)))
     caller.start()
     while not backend.threads:
         time.sleep(0.01)
-    closer = threading.Thread(target=engine.close)
-    closer.start()
+    closers = [threading.Thread(target=lambda: closed.append(engine.close())) for _ in range(3)]
+    for closer in closers:
+        closer.start()
+    time.sleep(0.2)
+    assert not closed
+    assert not backend.closed
     backend.gate.set()
-    closer.join(20)
-    caller.join(20)
+    for thread in (caller, *closers):
+        thread.join(20)
     assert rows[0].tolist() == [[3, 1]]
+    assert len(closed) == 3
+    assert backend.closed
+
+
+def test_an_interrupted_load_stops_at_the_next_layer():
+    layers = []
+
+    def load(progress):
+        for layer in range(100):
+            progress(layer, 100)
+            layers.append(layer)
+            time.sleep(0.05)
+        return StubBackend()
+
+    with interrupted_after(0.3), pytest.raises(InterruptedError):
+        LocalEngine(load, layers=1, dimension=2, pooling="cls")
+    assert 0 < len(layers) < 20
+    assert not model_threads()
 
 
 def test_an_engine_that_is_dropped_ends_its_thread():
     before = len(model_threads())
-    engine = LocalEngine(StubBackend, layers=1, dimension=2, pooling="cls")
+    engine = LocalEngine(lambda progress: StubBackend(), layers=1, dimension=2, pooling="cls")
     assert len(model_threads()) == before + 1
     del engine
     gc.collect()
@@ -147,19 +186,10 @@ def test_an_engine_that_is_dropped_ends_its_thread():
 def test_an_interrupted_caller_leaves_at_once_and_its_forward_stops_at_the_next_layer(engine, backend):
     backend.gate = threading.Event()
 
-    def interrupt(signum, frame):
-        raise InterruptedError("Ctrl-C")
-
-    old = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        start = time.monotonic()
-        with pytest.raises(InterruptedError):
-            engine.encode(batch_of([1]), normalize=True)
-        assert time.monotonic() - start < 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
+    start = time.monotonic()
+    with interrupted_after(0.2), pytest.raises(InterruptedError):
+        engine.encode(batch_of([1]), normalize=True)
+    assert time.monotonic() - start < 1
     backend.gate.set()
     assert engine.encode(batch_of([2]), normalize=True).tolist() == [[2, 1]]
     assert backend.layers_run == 1 + LAYERS  # the abandoned forward ran the layer it was in, and no other
@@ -199,7 +229,7 @@ def test_the_interpreter_exits_while_a_forward_runs():
             def pool(self, states, pooling, normalize): return np.zeros((1, 1), np.float32)
             def close(self): pass
 
-        engine = LocalEngine(Slow, layers=1, dimension=1, pooling="cls")
+        engine = LocalEngine(lambda progress: Slow(), layers=1, dimension=1, pooling="cls")
         batch = batching.pack([np.zeros(1, np.int32)], None)
         threading.Thread(target=engine.encode, args=(batch,), kwargs={"normalize": True}, daemon=True).start()
         time.sleep(0.1)

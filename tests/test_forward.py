@@ -17,7 +17,6 @@ import reference
 import tiny
 from numpy.typing import NDArray
 from reference import relative_error
-from tiny import shape
 from tokenizers import Tokenizer
 
 import embed
@@ -28,10 +27,10 @@ TOLERANCE = 2e-6
 LENGTHS = [2, 3, 4, 9, 17, 33, 64, 65, 130]  # tokens; attention takes its keys 64 at a time
 
 
-BASE = shape(768, 12, 3072, 12)  # multilingual-e5-base's, but for its vocabulary
-ODD = shape(312, 12, 1200, 4)  # head_dim 26
-TINY = shape(32, 4, 64, 2)  # head_dim 8
-WIDE_HEADS = shape(256, 2, 320, 2)  # head_dim 128, the most that is built
+BASE = tiny.shape(768, 12, 3072, 12)  # multilingual-e5-base's, but for its vocabulary
+ODD = tiny.shape(312, 12, 1200, 4)  # head_dim 26
+TINY = tiny.shape(32, 4, 64, 2)  # head_dim 8
+WIDE_HEADS = tiny.shape(256, 2, 320, 2)  # head_dim 128, the most that is built
 
 
 def make(directory: Path, config: dict[str, Any], **changes: Any) -> Path:

@@ -160,5 +160,5 @@ def test_a_number_that_was_asked_for_is_taken():
 
 @pytest.mark.parametrize("threads", [0, -1, 1025, 2.0, "2", True])
 def test_a_senseless_number_is_refused(threads):
-    with pytest.raises(OptionError, match=r"threads .* is not a whole number from 1 to 1024"):
+    with pytest.raises(OptionError, match=r"threads .* (is not a whole number|this machine takes 1 to \d+)"):
         machine.thread_count(threads)

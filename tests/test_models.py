@@ -6,7 +6,7 @@ import os
 import pytest
 
 from embed import models
-from embed.errors import ModelError
+from embed.errors import ModelError, OptionError
 
 
 @pytest.fixture
@@ -74,6 +74,16 @@ def test_the_folder_that_was_meant_is_named(here):
     make(here / "parent" / "1_Pooling", "config.json")
     assert "perhaps models--org--name/snapshots/0123abc is meant" in refusal("models--org--name")
     assert "perhaps parent/child is meant" in refusal("parent")
+
+
+def test_a_model_is_named_by_the_option_or_else_by_the_variable(monkeypatch):
+    monkeypatch.setenv("EMBED_MODEL", " there ")
+    assert models.named("here") == "here"
+    assert models.named(None) == "there"
+    monkeypatch.setenv("EMBED_MODEL", " ")
+    assert models.named(None) is None
+    with pytest.raises(OptionError, match="--model is empty"):
+        models.named("")
 
 
 def test_a_folder_that_may_not_be_read_says_so(here, monkeypatch):

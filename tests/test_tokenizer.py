@@ -1,53 +1,23 @@
-# ruff: noqa: RUF001 - look-alike characters are what is tested
-"""Token ids are the library's on the directory's own file; what it can't do is a sentence, not a panic."""
+"""Token ids are the library's on the directory's own file; a text that it can't do is a sentence, not a panic."""
 
 from __future__ import annotations
 
-import base64
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-from odd_texts import odd_texts
+from texts import ODDITIES, corpus, random_texts
+from tokenizer_files import directory_with, ids_of, load
 from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers
 
 from embed import tokenizer as module
-from embed.config import read_config
-from embed.errors import ModelError, OptionError, TextError, TextTypeError
-from embed.tokenizer import Tokenizer
+from embed.errors import OptionError, TextError, TextTypeError
 
 KINDS = ["xlmr", "bert"]
-
-
-def directory_with(directory: Path, library: Library, kind: str = "xlmr") -> Path:
-    """Write a tokenizer.json and the config.json that fits it."""
-    directory.mkdir(exist_ok=True)
-    library.save(str(directory / "tokenizer.json"))
-    tiny.write_json(directory / "config.json", tiny.default_config(kind, library.get_vocab_size()))
-    return directory
-
-
-def load(directory: Path, **options: Any) -> Tokenizer:
-    return Tokenizer.from_directory(directory, read_config(directory), **options)
-
-
-def ids_of(tokenizer: Tokenizer, texts: list[str], maxseq: int = 10**6) -> list[list[int]]:
-    return [text.ids.tolist() for text in tokenizer.encode(texts, maxseq)]
-
-
-def refusal(directory: Path) -> str:
-    with pytest.raises(ModelError) as caught:
-        load(directory)
-    assert "tokenizer.json" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.fixture(params=KINDS)
@@ -56,7 +26,7 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 
 def test_ids_are_the_librarys(tmp_path: Path, library: Library) -> None:
-    texts = odd_texts(2000)
+    texts = [*corpus().values(), *ODDITIES, *random_texts(1000, seed=0)]
     tokenized = load(directory_with(tmp_path, library)).encode(texts, 10**6)
     for text, ours in zip(texts, tokenized, strict=True):
         assert ours.ids.tolist() == library.encode(text).ids, ascii(text)
@@ -66,7 +36,13 @@ def test_ids_are_the_librarys(tmp_path: Path, library: Library) -> None:
 
 @pytest.mark.parametrize("maxseq", [3, 4, 7, 8, 32])
 def test_truncation_is_the_librarys_own(tmp_path: Path, library: Library, maxseq: int) -> None:
-    texts = [*odd_texts(1000, seed=1), "a </s> b </s> c </s>" * 3, "[SEP] a [SEP]" * 9, "</s></s></s></s></s>"]
+    texts = [
+        *ODDITIES,
+        *random_texts(500, seed=1),
+        "a </s> b </s> c </s>" * 3,
+        "[SEP] a [SEP]" * 9,
+        "</s></s></s></s></s>",
+    ]
     tokenized = load(directory_with(tmp_path, library)).encode(texts, maxseq)
     lengths = [len(library.encode(text).ids) for text in texts]
     library.enable_truncation(maxseq)
@@ -100,7 +76,7 @@ def test_truncation_and_padding_in_the_file_dont_leak(tmp_path: Path, library: L
 
 def test_slices_change_nothing(tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = load(directory_with(tmp_path, library))
-    texts = odd_texts(300)
+    texts = [*ODDITIES, *random_texts(200, seed=2)]
     expected = ids_of(tokenizer, texts, 9)
     for size in (1, 50, 1000):
         monkeypatch.setattr(module, "_SLICE_CHARACTERS", size)
@@ -230,40 +206,6 @@ def test_a_maxseq_without_room_for_text_is_refused(tmp_path: Path) -> None:
         tokenizer.encode(["a"], 2)
 
 
-# Tokenizers that are refused.
-
-
-def test_no_tokenizer_json_says_how_to_make_one(tmp_path: Path) -> None:
-    directory = directory_with(tmp_path, tiny.unigram_tokenizer())
-    (directory / "tokenizer.json").unlink()
-    assert "save_pretrained" in refusal(directory)
-    (directory / "sentencepiece.bpe.model").write_bytes(b"\x0a")
-    assert "sentencepiece.bpe.model is there" in refusal(directory)
-
-
-def test_a_dangling_link_is_not_a_missing_file(tmp_path: Path) -> None:
-    directory = directory_with(tmp_path, tiny.unigram_tokenizer())
-    (directory / "tokenizer.json").unlink()
-    (directory / "tokenizer.json").symlink_to("blobs/gone")
-    assert "dangling link to blobs/gone" in refusal(directory)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"{", b"[]", b"{}", b"\xff\xfe{", b"[" * 100_000, b"null", b'{"model": {"type": "Magic"}}', b"PK\x03\x04"],
-)
-def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
-    directory = directory_with(tmp_path, tiny.unigram_tokenizer())
-    (directory / "tokenizer.json").write_bytes(content)
-    assert "can't load it" in refusal(directory)
-
-
-def test_a_git_lfs_pointer_is_named(tmp_path: Path) -> None:
-    directory = directory_with(tmp_path, tiny.unigram_tokenizer())
-    (directory / "tokenizer.json").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 17\n")
-    assert "git lfs pull" in refusal(directory)
-
-
 def test_the_engine_follows_the_models_type(tmp_path: Path) -> None:
     vocab = {"<unk>": 0, "a": 1, "b": 2, "ab": 3, " ": 4}
     library = Library(models.BPE(vocab, [("a", "b")], unk_token="<unk>"))
@@ -271,136 +213,6 @@ def test_the_engine_follows_the_models_type(tmp_path: Path) -> None:
     directory = directory_with(tmp_path, library)
     (directory / "sentencepiece.bpe.model").write_bytes(b"\x0a")
     assert ids_of(load(directory), ["ab ba"]) == [[3, 2, 1]]
-
-
-def test_an_added_token_beyond_the_table_is_refused_by_name(tmp_path: Path) -> None:
-    library = tiny.unigram_tokenizer()
-    directory = directory_with(tmp_path, library)
-    content = json.loads((directory / "tokenizer.json").read_text())
-    rows = library.get_vocab_size()
-    content["added_tokens"].append({**content["added_tokens"][-1], "id": rows, "content": "<ent>"})
-    tiny.write_json(directory / "tokenizer.json", content)
-    message = refusal(directory)
-    assert "'<ent>'" in message
-    assert f"vocab_size is {rows}" in message
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_vocabulary_beyond_the_table_is_refused_by_name(tmp_path: Path, kind: str) -> None:
-    library = tiny.TOKENIZERS[kind]()
-    directory = directory_with(tmp_path, library, kind)
-    last = library.get_vocab_size() - 1
-    tiny.change_json(directory / "config.json", vocab_size=last)
-    message = refusal(directory)
-    assert repr(library.id_to_token(last)) in message
-    assert f"has id {last}" in message
-
-
-def test_a_hole_in_the_ids_is_no_way_around(tmp_path: Path) -> None:
-    directory = directory_with(tmp_path, tiny.wordpiece_tokenizer(), "bert")
-    content = json.loads((directory / "tokenizer.json").read_text())
-    content["model"]["vocab"]["tower"] = 10_000
-    tiny.write_json(directory / "tokenizer.json", content)
-    assert "'tower' has id 10000" in refusal(directory)
-
-
-def test_an_id_from_the_post_processor_counts_too(tmp_path: Path) -> None:
-    directory = directory_with(tmp_path, tiny.unigram_tokenizer())
-    content = json.loads((directory / "tokenizer.json").read_text())
-    content["post_processor"]["special_tokens"]["</s>"]["ids"] = [9_999]
-    tiny.write_json(directory / "tokenizer.json", content)
-    assert "has id 9999" in refusal(directory)
-
-
-# Precompiled charsmaps, on which the library panics.
-
-
-def charsmap(units: bytes, replacements: bytes = b"", *, length: int | None = None) -> str:
-    size = len(units) if length is None else length
-    return base64.b64encode(size.to_bytes(4, "little") + units + replacements).decode()
-
-
-NO_CHANGE = charsmap(bytes(1024))  # a trie of one block in which nothing is found
-OUT_OF_BOUNDS = charsmap(bytes(4))  # a trie that ends before the first letter: parses, and panics on any text
-NEVER = "key left out"
-
-
-def with_charsmap(directory: Path, value: Any, *, nested: bool = False) -> Path:
-    directory_with(directory, tiny.unigram_tokenizer())
-    normalizer: dict[str, Any] = {"type": "Precompiled"}
-    if value != NEVER:
-        normalizer["precompiled_charsmap"] = value
-    if nested:
-        replace = {"type": "Replace", "pattern": {"String": "x"}, "content": "dog"}
-        normalizer = {"type": "Sequence", "normalizers": [normalizer, replace]}
-    tiny.change_json(directory / "tokenizer.json", normalizer=normalizer)
-    return directory
-
-
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("value", ["", None, NEVER, NO_CHANGE])
-def test_an_empty_charsmap_changes_nothing(tmp_path: Path, value: Any, nested: bool) -> None:
-    tokenizer = load(with_charsmap(tmp_path / "with", value, nested=nested))
-    without = directory_with(tmp_path / "without", tiny.unigram_tokenizer())
-    tiny.change_json(without / "tokenizer.json", normalizer=None)
-    texts = ["hello world", "ﬁ Ａ ①", "e\u0301"]
-    assert ids_of(tokenizer, texts) == ids_of(load(without), texts)
-    assert ids_of(tokenizer, ["x"]) == ids_of(load(without), ["dog" if nested else "x"])
-
-
-def test_other_normalizers_survive_the_mending(tmp_path: Path) -> None:
-    with_charsmap(tmp_path, "", nested=True)
-    assert ids_of(load(tmp_path), ["x"]) == ids_of(load(tmp_path), ["dog"])
-
-
-BROKEN_CHARSMAPS: list[Any] = [
-    "AAAA",
-    base64.b64encode(b"abc").decode(),
-    "!!!",
-    "é",
-    5,
-    ["AAAA"],
-    charsmap(b""),
-    charsmap(bytes(8), length=2**32 - 1),
-    charsmap(bytes(5)),
-    charsmap(bytes(1024), b"\xff"),
-]
-
-
-def test_a_broken_charsmap_is_one_sentence_and_no_trace(tmp_path: Path) -> None:
-    directories = []
-    for i, value in enumerate(BROKEN_CHARSMAPS):
-        directories += [
-            with_charsmap(tmp_path / f"{i}", value),
-            with_charsmap(tmp_path / f"{i}n", value, nested=True),
-        ]
-    script = (
-        "import sys; from pathlib import Path; from embed.config import read_config\n"
-        "from embed.tokenizer import Tokenizer; from embed.errors import ModelError\n"
-        "for name in sys.argv[1:]:\n"
-        "    try: Tokenizer.from_directory(Path(name), read_config(Path(name))); print('loaded')\n"
-        "    except ModelError as ex: print(ex)\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script, *map(str, directories)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"},
-    )
-    assert (run.returncode, run.stderr) == (0, "")
-    for directory, line in zip(directories, run.stdout.splitlines(), strict=True):
-        assert f"{directory}/tokenizer.json: precompiled_charsmap" in line
-
-
-def test_a_panic_on_a_text_is_an_error_with_its_index(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    tokenizer = load(with_charsmap(tmp_path, OUT_OF_BOUNDS))
-    empty = ids_of(tokenizer, [""])
-    with pytest.raises(TextError, match="text 1 cannot be tokenised") as caught:
-        tokenizer.encode(["", "hello", ""], 32)
-    assert caught.value.index == 1
-    assert ids_of(tokenizer, [""]) == empty
-    assert "panicked" in capfd.readouterr().err  # it was a panic: a plain exception would prove less
 
 
 def test_a_failure_on_a_text_is_an_error_with_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import tiny
 from embed.checkpoint import Checkpoint
 from embed.config import ModelConfig, read_config
 from embed.errors import ModelError
-from embed.weights import check, embedding_weights, layer_tensor_names, layer_weights
+from embed.weights import check, embedding_tensor_names, embedding_weights, layer_tensor_names, layer_weights
 
 PREFIXES = ["", "bert.", "roberta.", "model.", "xlm_roberta.", "encoder.model."]
 
@@ -210,6 +210,12 @@ def test_config_and_weights_must_agree(plain: Path, key: str, tensor: str) -> No
 def test_fewer_layers_than_the_file_has_are_read(plain: Path) -> None:
     tiny.change_json(plain / "config.json", num_hidden_layers=1)
     assert len(arrays(plain)) == 5 + 16
+
+
+def test_embedding_names_are_exactly_what_the_embeddings_read(plain: Path) -> None:
+    checkpoint, _ = opened(plain)
+    names = embedding_tensor_names(checkpoint)
+    assert sorted(names) == sorted(name for name in checkpoint.names if name.startswith("embeddings."))
 
 
 def test_layer_names_are_exactly_what_a_layer_reads(plain: Path) -> None:

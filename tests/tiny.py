@@ -124,14 +124,15 @@ def default_config(kind: str, vocab: int) -> dict[str, Any]:
     }
 
 
-def shape(width: int, heads: int, inner: int, layers: int) -> dict[str, Any]:
-    """Return the keys of config.json that make a model of this shape, with room for long texts."""
+def shape(width: int, heads: int, inner: int, layers: int, **more: Any) -> dict[str, Any]:
+    """Return the keys of config.json that give a model this shape, and room for 512 tokens."""
     return {
         "hidden_size": width,
         "num_attention_heads": heads,
         "intermediate_size": inner,
         "num_hidden_layers": layers,
         "max_position_embeddings": 514,
+        **more,
     }
 
 

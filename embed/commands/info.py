@@ -23,7 +23,7 @@ from embed.errors import DeviceError, OptionError
 from embed.files import file_bytes
 from embed.metadata import Metadata, read_metadata, transformer_directory
 from embed.version import __version__
-from embed.weights import check, embedding_weights, layer_tensor_names
+from embed.weights import check, embedding_tensor_names, embedding_weights, layer_tensor_names
 
 USAGE = "embed info [OPTION...] [MODEL]"
 Facts = dict[str, Any]  # of JSON's types, nested
@@ -38,9 +38,9 @@ def run(options: argparse.Namespace, operands: list[str]) -> int:
     check_stdout()
     if len(operands) + (options.model is not None) > 1:
         raise OptionError("embed info takes one model")
-    model = next(iter(operands), options.model) or os.environ.get("EMBED_MODEL", "").strip()
+    model = operands[0] if operands else models.named(options.model)
     facts: Facts = {"version": __version__}
-    if model:
+    if model is not None:
         facts["model"] = model_facts(models.resolve(model))
     facts["machine"] = machine_facts()
     text = json.dumps(facts, ensure_ascii=False, indent=2) + "\n" if options.json else "".join(_report(facts))
@@ -88,10 +88,11 @@ def _settings(metadata: Metadata, config: ModelConfig) -> Facts:
 
 
 def _weights(checkpoint: Checkpoint, config: ModelConfig, directory: Path) -> Facts:
-    names = [name for layer in range(config.layers) for name in layer_tensor_names(checkpoint, config, layer)]
-    word = next(name for name in checkpoint.names if name.endswith("embeddings.word_embeddings.weight"))
+    names = embedding_tensor_names(checkpoint)
+    for layer in range(config.layers):
+        names += layer_tensor_names(checkpoint, config, layer)
     return {
-        "dtypes": sorted({checkpoint.dtype_of(name) for name in [word, *names]}),
+        "dtypes": sorted({checkpoint.dtype_of(name) for name in names}),
         "files": [
             {"name": path.relative_to(directory).as_posix(), "size_bytes": size} for path, size in checkpoint.files
         ],
@@ -128,7 +129,12 @@ def machine_facts() -> Facts:
         "instruction_set": _instruction_sets(),
         "threads": {"count": threads.count, "reason": threads.reason},
         "memory": {"bytes": memory.count, "reason": memory.reason},
-        "cuda": {"devices": [vars(device) for device in cuda.devices], "missing": cuda.missing},
+        "cuda": {
+            "used": False,
+            "reason": "the CUDA backend is not in this version",
+            "devices": [vars(device) for device in cuda.devices],
+            "missing": cuda.missing,
+        },
     }
 
 
@@ -193,10 +199,11 @@ def _machine_lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "threads", f"{facts['threads']['count']} ({facts['threads']['reason']})"
     yield "memory", f"{_mb(facts['memory']['bytes'])} ({facts['memory']['reason']})"
     cuda = facts["cuda"]
+    yield "CUDA", f"not used: {cuda['reason']}"
     if cuda["missing"]:
-        yield "CUDA", f"none: {cuda['missing']}"
+        yield "", f"no device seen: {cuda['missing']}"
     for device in cuda["devices"]:
-        yield "CUDA", f"{device['name']}, {_mb(device['memory_bytes'])}, compute capability {device['capability']}"
+        yield "", f"{device['name']}, {_mb(device['memory_bytes'])}, compute capability {device['capability']}"
 
 
 def _yes(value: bool) -> str:

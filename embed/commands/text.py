@@ -1,14 +1,19 @@
 """Turn texts into vectors, one CSV line a text, on standard output.
 
 MODEL is the path of a model folder, or `demo`, which is fetched on first use. One argument is a text; with two or more
-the first is MODEL, unless --model or EMBED_MODEL names it: then all are texts. The text - stands for standard input,
-UTF-8, a text a line, and vectors are written as lines come in.
+the first is MODEL, unless --model or EMBED_MODEL names it: then all are texts.
+
+The text - stands for standard input, UTF-8, a text a line, and vectors are written as lines come in. A line ends with
+\\n or \\r\\n, the last one perhaps with neither; whatever else is in it, NULs too, is text. An empty line is an empty
+text and has a vector too; an empty input has none.
+
+Where a text fails, the vectors of batches before it stand, and --format json closes its array, so look at the exit
+code; --format npy writes all or nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -60,12 +65,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, operands: list[str]) -> int:
-    model, texts = _model_and_texts(options.model, operands)
+    named = models.named(options.model)
+    model, texts = _model_and_texts(named, operands)
+    if options.model is None and named is not None and len(texts) > 1 and models.is_model(texts[0]):
+        say(f"warning: {texts[0]!r} is taken as a text, since EMBED_MODEL names the model ({named})")
     check_format(options.format)
     _check_unicode([*texts, options.prompt or ""])
     source = _Stdin() if texts == ["-"] else _Arguments(texts)
     embedder = load(
-        _resolve(model, positional=not _named_model(options.model)),
+        _resolve(model, positional=named is None),
         device=options.device,
         pool=options.pool,
         normalize=not options.no_normalize,
@@ -77,13 +85,7 @@ def run(options: argparse.Namespace, operands: list[str]) -> int:
     return 0
 
 
-def _named_model(option: str | None) -> str | None:
-    """Return the model that --model or EMBED_MODEL names; a blank variable counts as none."""
-    return os.environ.get("EMBED_MODEL", "").strip() or None if option is None else option
-
-
-def _model_and_texts(option: str | None, operands: list[str]) -> tuple[str, list[str]]:
-    model = _named_model(option)
+def _model_and_texts(model: str | None, operands: list[str]) -> tuple[str, list[str]]:
     if model is None and len(operands) == 1:
         if models.is_model(operands[0]):
             raise OptionError(f"no text given for the model {operands[0]}; put it behind, or - for standard input")
@@ -93,8 +95,6 @@ def _model_and_texts(option: str | None, operands: list[str]) -> tuple[str, list
         raise OptionError('no text given; e.g. embed text demo "Hello, world!", or - for standard input')
     if "-" in texts and len(texts) > 1:
         raise OptionError("- stands for standard input and can't be mixed with other texts")
-    if option is None and model is not None and len(texts) > 1 and models.is_model(texts[0]):
-        say(f"warning: {texts[0]!r} is taken as a text, since EMBED_MODEL names the model ({model})")
     return model if model is not None else operands[0], texts
 
 
@@ -153,7 +153,10 @@ def _embed(embedder: Embedder, source: Source, out: Writer, options: argparse.Na
                 out.write(vectors)
                 progress.update(cuts.texts, source.fraction)
         out.end()
-    except TextError:
+    except BrokenPipeError:  # nobody reads
+        raise
+    except Exception:  # raised again; not at an interrupt, which must not wait for a reader
+        out.stop()
         cuts.report()  # of the vectors that did get out
         raise
     cuts.report()

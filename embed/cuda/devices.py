@@ -24,7 +24,7 @@ class Cuda:
 def cuda_devices() -> Cuda:
     """Ask CuPy for the CUDA devices. Takes a second where CuPy is installed, and leaves no context on a device."""
     if importlib.util.find_spec("cupy") is None:
-        return Cuda([], "CuPy is not installed (pip install 'embed-server[cuda12]' or 'embed-server[cuda13]')")
+        return Cuda([], "CuPy is not installed")
     try:
         from cupy.cuda import runtime  # type: ignore[import-not-found,unused-ignore]
     except ImportError as ex:

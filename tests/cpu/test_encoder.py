@@ -17,20 +17,19 @@ import reference
 import tiny
 from encoder_weights import Weights, encoder, forward, random_batch, read_weights
 from kernel_inputs import runnable
-from tiny import shape
 
 from embed.batching import Batch
 
 SHAPES = [
-    shape(width=32, heads=4, inner=64, layers=2),  # heads of 8
-    shape(width=312, heads=12, inner=600, layers=2),  # heads of 26
-    {**shape(width=90, heads=3, inner=130, layers=1), "hidden_act": "gelu_new"},  # nothing a multiple of 16
-    {**shape(width=128, heads=1, inner=64, layers=1), "hidden_act": "relu"},  # the widest head
+    tiny.shape(32, 4, 64, 2),  # heads of 8
+    tiny.shape(312, 12, 600, 2),  # heads of 26
+    tiny.shape(90, 3, 130, 1, hidden_act="gelu_new"),  # nothing a multiple of 16
+    tiny.shape(128, 1, 64, 1, hidden_act="relu"),  # the widest head
 ]
 LENGTHS = [3, 66, 1, 64, 17, 48, 2]
 
 
-@pytest.fixture(params=SHAPES, ids=lambda config: f"width {config['hidden_size']}")
+@pytest.fixture(params=SHAPES, ids=lambda shape: f"width {shape['hidden_size']}")
 def weights(request: pytest.FixtureRequest, tmp_path: Path) -> Weights:
     return read_weights(tiny.make("xlmr", tmp_path / "model", config=request.param))
 

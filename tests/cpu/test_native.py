@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tiny
 from encoder_weights import Weights, encoder, forward, random_batch, read_weights
-from tiny import shape
 
 from embed.cpu import _native
 
@@ -24,8 +23,7 @@ def zeros(*shape: int, dtype: Any = F32) -> np.ndarray:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Weights:
-    config = {**shape(width=32, heads=4, inner=64, layers=1), "vocab_size": 204}
-    return read_weights(tiny.make("xlmr", tmp_path / "model", config=config))
+    return read_weights(tiny.make("xlmr", tmp_path / "model", config=tiny.shape(32, 4, 64, 1)))
 
 
 @pytest.fixture
@@ -83,7 +81,7 @@ def test_no_array_at_all_is_a_type_error(weights: Weights) -> None:
 @pytest.mark.parametrize(
     ("ids", "positions", "offsets", "message"),
     [
-        ([204], [0], [0, 1], r"ids\[0\] is 204, but the table has 204 rows"),
+        ([9999], [0], [0, 1], r"ids\[0\] is 9999, but the table has \d+ rows"),
         ([1, -1], [0, 1], [0, 2], r"ids\[1\] is -1"),
         ([1], [514], [0, 1], r"positions\[0\] is 514, but the table has 514 rows"),
         ([1, 2], [0], [0, 2], "positions has 1 elements, not 2"),

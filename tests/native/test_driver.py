@@ -13,13 +13,12 @@ import tiny
 from encoder_weights import encoder, forward, random_batch, read_weights
 from kernel_inputs import runnable
 from native.dump import dump
-from tiny import shape
 
 HOME = Path(__file__).parent
 SHAPES = [
-    shape(width=32, heads=4, inner=64, layers=2),
-    {**shape(width=312, heads=12, inner=600, layers=2), "hidden_act": "gelu_new"},
-    {**shape(width=128, heads=1, inner=96, layers=1), "hidden_act": "silu"},
+    tiny.shape(32, 4, 64, 2),
+    tiny.shape(312, 12, 600, 2, hidden_act="gelu_new"),
+    tiny.shape(128, 1, 96, 1, hidden_act="silu"),
 ]
 Driver = list[str]  # the command
 
@@ -75,7 +74,7 @@ def dumped(model: Path, path: Path) -> bytes:
     return forward(encoder(runnable()[-1], weights), weights, batch).tobytes()
 
 
-@pytest.fixture(params=SHAPES, ids=lambda config: f"width {config['hidden_size']}")
+@pytest.fixture(params=SHAPES, ids=lambda shape: f"width {shape['hidden_size']}")
 def random_forward(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bytes]:
     path = tmp_path / "forward.bin"
     return path, dumped(tiny.make("xlmr", tmp_path / "model", config=request.param), path)

@@ -1,8 +1,7 @@
-"""`embed text` and `embed info` as processes on tiny models: what comes out is what the Python API computes."""
+"""`embed text` as a process on tiny models: what comes out is what the Python API computes."""
 
 import io
 import json
-import os
 import re
 import signal
 import subprocess
@@ -12,11 +11,11 @@ import time
 import numpy as np
 import pytest
 import tiny
+from command_line import SECONDS, environment, run
 
 import embed
 
 TEXTS = ["hello world", "", "the quick fox", "東京 hello", "hello world", "a <pad> b", "of " * 60]
-SECONDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -26,20 +25,15 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def vectors(model):
-    with embed.load(model) as embedder, pytest.warns(embed.TruncationWarning):
+def embedder(model):
+    with embed.load(model) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def vectors(embedder):
+    with pytest.warns(embed.TruncationWarning):
         return embedder.encode(TEXTS)
-
-
-def run(*arguments, stdin="", **settings):
-    done = subprocess.run(
-        [sys.executable, "-m", "embed", *map(str, arguments)],
-        input=stdin.encode(),
-        capture_output=True,
-        timeout=SECONDS,
-        env={**{name: value for name, value in os.environ.items() if not name.startswith("EMBED_")}, **settings},
-    )
-    return done.returncode, done.stdout, done.stderr.decode()
 
 
 def read_csv(out):
@@ -63,6 +57,41 @@ def test_standard_input_gives_the_bits_of_arguments(model, vectors):
     assert read_csv(out).tobytes() == np.tile(vectors, (200, 1)).tobytes()
 
 
+@pytest.mark.parametrize(
+    ("stdin", "texts"),
+    [
+        ("a\r\nthe fox\r\n", ["a", "the fox"]),
+        ("a\nno end", ["a", "no end"]),
+        ("a\r\nno end", ["a", "no end"]),
+        ("\n", [""]),
+        ("\n\r\n\n", ["", "", ""]),
+        (" \n\t\n", [" ", "\t"]),
+        ("a\0b\n\0\n", ["a\0b", "\0"]),
+        ("", []),
+    ],
+)
+def test_lines_are_the_texts_that_python_would_take(stdin, texts, model, embedder):
+    code, out, err = run("text", model, "-", stdin=stdin)
+    assert (code, err, len(out.splitlines())) == (0, "", len(texts))
+    assert read_csv(out).tobytes() == embedder.encode(texts).tobytes()
+
+
+def test_a_file_is_read_like_a_pipe(model, embedder, tmp_path):
+    (tmp_path / "texts").write_bytes(b"a\r\n\nno end")
+    command = [sys.executable, "-m", "embed", "text", str(model), "-"]
+    with (tmp_path / "texts").open() as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, timeout=SECONDS, env=environment())
+    assert read_csv(done.stdout).tobytes() == embedder.encode(["a", "", "no end"]).tobytes()
+
+
+def test_json_is_read_by_other_programs(model):
+    script = r"""printf 'a\nb\n' | "$0" -m embed text "$1" - --format json | "$0" -m json.tool"""
+    command = ["sh", "-c", script, sys.executable, str(model)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment())
+    assert done.stderr == ""
+    assert [len(row) for row in json.loads(done.stdout)] == [tiny.WIDTH] * 2
+
+
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_threads_and_instruction_set_change_no_byte(isa, threads, model, vectors):
     out = run("text", model, "--threads", threads, *TEXTS, EMBED_ISA=isa)[1]
@@ -82,7 +111,7 @@ def test_options_mean_what_they_mean_in_python(model):
     [
         (["--maxseq", "2"], 2, "maxseq 2: this model takes 3 to 32 tokens"),
         (["--maxseq", "33"], 2, "maxseq 33: this model takes 3 to 32 tokens"),
-        (["--threads", "0"], 2, "threads 0 is not a whole number from 1 to"),
+        (["--threads", "0"], 2, "threads 0: this machine takes 1 to"),
         (["--prompt-name", "passage"], 2, "prompt_name 'passage' is not one of this model's prompts (query)"),
         (["--device", "cuda"], 2, "device 'cuda'"),
     ],
@@ -141,71 +170,3 @@ def test_ctrl_c_ends_a_stream_at_once_though_nobody_reads_its_output(model):
         assert time.monotonic() - begin < 1
         assert process.stderr.read() == b""
     producer.wait(SECONDS)
-
-
-# --- embed info
-
-
-def test_info_names_what_was_read_from_which_file(model):
-    code, out, err = run("info", model, "--json")
-    assert (code, err) == (0, "")
-    facts = json.loads(out)["model"]
-    assert facts["architecture"] == "XLMRobertaModel"
-    sizes = {"layers": tiny.LAYERS, "width": tiny.WIDTH, "heads": tiny.HEADS, "inner": tiny.INNER}
-    assert sizes.items() <= facts["sizes"].items()
-    assert facts["pooling"] == {"name": "mean", "source": "1_Pooling/config.json"}
-    assert facts["maxseq"] == {"tokens": 32, "source": "sentence_bert_config.json", "limit": 32}
-    assert facts["prompts"] == {"query": "query: "}
-    assert facts["weights"]["dtypes"] == ["F16"]
-    size = (model / "model.safetensors").stat().st_size
-    assert facts["weights"]["files"] == [{"name": "model.safetensors", "size_bytes": size}]
-
-
-def test_the_report_is_for_people(model):
-    out = run("info", model)[1].decode()
-    for line in (
-        r"architecture +XLMRobertaModel, gelu \(config.json\)",
-        r"weights +F16, \d+ kB \(model.safetensors\)",
-        r"pooling +mean \(1_Pooling/config.json\)",
-        r"maximum length +32 tokens \(sentence_bert_config.json\); --maxseq up to 32",
-        r"prompt +query: 'query: ' \(config_sentence_transformers.json\)",
-        r"threads +\d+ \(.+\)",
-        r"CUDA +.+",
-    ):
-        assert re.search(f"^  {line}$", out, re.MULTILINE), line
-
-
-def test_info_foretells_the_memory_of_the_loaded_model(model):
-    from embed.cpu.backend import CpuBackend
-
-    memory = json.loads(run("info", model, "--json")[1])["model"]["memory"]
-    with embed.load(model) as embedder:
-        backend = embedder._engine._backend
-        assert isinstance(backend, CpuBackend)
-        held, workspace = backend.weight_bytes, backend._live.workspace_bytes
-    page = 2 << 20  # arenas are whole huge pages
-    assert memory["packed_bytes"] <= held <= memory["packed_bytes"] * 1.6 + page  # tiny matrices fill panels badly
-    assert memory["workspace_bytes"] <= workspace <= memory["workspace_bytes"] * 1.6 + page
-
-
-def test_info_says_which_instruction_set_runs_and_why_not_another():
-    from embed.cpu import _native
-
-    facts = json.loads(run("info", "--json")[1])
-    assert "model" not in facts
-    sets = _native.instruction_sets()
-    best = next(name for name, missing in sets.items() if missing is None)
-    assert facts["machine"]["instruction_set"] == {
-        "used": best,
-        "reason": "the best this CPU runs",
-        "missing": sets,
-    }
-    forced = json.loads(run("info", "--json", EMBED_ISA="scalar")[1])["machine"]["instruction_set"]
-    assert (forced["used"], forced["reason"]) == ("scalar", "EMBED_ISA")
-    wrong = json.loads(run("info", "--json", EMBED_ISA="avx9")[1])["machine"]["instruction_set"]
-    assert wrong["used"] is None
-    assert "EMBED_ISA=avx9" in wrong["reason"]
-
-
-def test_info_takes_its_model_from_the_environment_too(model):
-    assert json.loads(run("info", "--json", EMBED_MODEL=str(model))[1])["model"]["folder"] == str(model)
