@@ -102,7 +102,7 @@ def test_sizes_are_told(weights: Weights) -> None:
 
 def test_a_small_stack_is_enough(isa: str, tmp_path: Path) -> None:
     """Of OpenMP's threads and of the model's: attention's scratch was 70 to 200 KB of it, and killed them."""
-    model = tiny.make("xlmr", tmp_path / "model", config=shape(width=128, heads=4, inner=64, layers=2))
+    model = tiny.make("xlmr", tmp_path / "model", config=tiny.shape(128, 4, 64, 2))
     program = (
         "import threading, sys; threading.stack_size(128 << 10)\n"
         "import embed; print(embed.load(sys.argv[1], threads=2, pool='mean').encode(['fox ' * 200] * 5).shape)"
