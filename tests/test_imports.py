@@ -50,7 +50,7 @@ EVERYWHERE = {"numpy", "cython", "libc", "libcpp", "cpython"} | set(sys.stdlib_m
 
 
 def sources() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyi", ".pyx", ".pxd"))
+    return sorted(path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pyi", ".pyx", ".pxd", ".pxi"))
 
 
 def part_of(path: Path) -> str:
@@ -77,7 +77,7 @@ def cython_imports(text: str) -> Iterator[str]:
 
 
 def imports(path: Path) -> list[str]:
-    read = cython_imports if path.suffix in (".pyx", ".pxd") else python_imports
+    read = cython_imports if path.suffix in (".pyx", ".pxd", ".pxi") else python_imports
     return sorted(set(read(path.read_text())))
 
 

@@ -103,7 +103,8 @@ def check_wheel(wheel: Path, scratch: Path) -> None:
         require(name in names, f"{wheel.name} lacks {name}")
     for pattern in (r"embed/cpu/_native\..*\.so", r".*\.dist-info/licenses/LICENSE"):
         require(any(re.fullmatch(pattern, name) for name in names), f"{wheel.name} lacks {pattern}")
-    strays = [name for name in names if not name.startswith("embed") or name.endswith((".pyx", ".pxd", ".cpp", ".cc"))]
+    sources = (".pyx", ".pxd", ".pxi", ".cpp", ".cc")
+    strays = [name for name in names if not name.startswith("embed") or name.endswith(sources)]
     require(not strays, f"{wheel.name} holds {', '.join(strays)}")
     allowed = promised_glibc(wheel)
     for library in sorted(scratch.rglob("*.so*")):

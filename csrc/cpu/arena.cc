@@ -11,7 +11,9 @@ constexpr size_t kHugePage = 2 << 20;
 
 static size_t round_up(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
 
-Arena::Arena(size_t bytes) : bytes_(round_up(bytes ? bytes : 1, kHugePage)) {
+size_t Arena::whole_pages(size_t bytes) { return round_up(bytes ? bytes : 1, kHugePage); }
+
+Arena::Arena(size_t bytes) : bytes_(whole_pages(bytes)) {
   // mmap aligns to 4 KiB only: take one huge page more and give back what lies outside. Not reserved against swap:
   // a workspace is sized for the largest batch and touched as far as batches need it.
   const size_t taken = bytes_ + kHugePage;

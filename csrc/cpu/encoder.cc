@@ -48,53 +48,72 @@ const Shape& checked(const Shape& s, int threads, int max_tokens) {
   return s;
 }
 
+Padded padded(const Shape& s) {
+  const int head_dim = round16(s.width / s.heads);
+  return {head_dim, s.heads * head_dim, round16(s.width), round16(s.inner)};
+}
+
+size_t panel_floats(const Kernels& kernels, int n, int k) {
+  return (size_t)((n + kernels.panel - 1) / kernels.panel) * kernels.panel * k;
+}
+
+size_t weight_floats(const Kernels& kernels, const Shape& shape) {
+  const auto [head_dim, heads, width, inner] = padded(shape);
+  const size_t matrices = panel_floats(kernels, 3 * heads, width) + panel_floats(kernels, width, heads) +
+                          panel_floats(kernels, inner, width) + panel_floats(kernels, width, inner);
+  const size_t vectors = 3 * (size_t)heads + 6 * (size_t)width + inner;
+  return shape.layers * (matrices + vectors) + 2 * (size_t)width;
+}
+
+struct Workspace {  // floats of each buffer
+  size_t narrow, context, wide, scratch;
+  size_t total() const { return 2 * narrow + context + wide + scratch; }  // two narrow ones: states and sums
+};
+
+Workspace workspace(const Kernels& kernels, const Padded& padded, int threads, int max_tokens) {
+  const size_t rows = max_tokens;
+  return {rows * stride_of(padded.width), rows * stride_of(padded.heads),
+          rows * stride_of(std::max(3 * padded.heads, padded.inner)), (size_t)threads * kernels.attention_scratch};
+}
+
 }  // namespace
+
+Memory memory_of(const Kernels& kernels, const Shape& shape, int threads, int max_tokens) {
+  checked(shape, threads, max_tokens);
+  return {Arena::whole_pages(sizeof(float) * weight_floats(kernels, shape)),
+          Arena::whole_pages(sizeof(float) * workspace(kernels, padded(shape), threads, max_tokens).total())};
+}
 
 Encoder::Encoder(const Kernels& kernels, const Shape& shape, int threads, int max_tokens)
     : kernels_(kernels),
       shape_(checked(shape, threads, max_tokens)),
       threads_(threads),
       max_tokens_(max_tokens),
-      padded_{round16(shape.width / shape.heads), shape.heads * round16(shape.width / shape.heads),
-              round16(shape.width), round16(shape.inner)},
+      padded_(padded(shape)),
+      weights_(memory_of(kernels, shape, threads, max_tokens).weights),
+      workspace_(memory_of(kernels, shape, threads, max_tokens).workspace),
       layers_(shape.layers) {
-  reserve_weights();
-  reserve_workspace();
+  carve_workspace();
 }
 
-size_t Encoder::panel_floats(int n, int k) const {
-  return (size_t)((n + kernels_.panel - 1) / kernels_.panel) * kernels_.panel * k;
-}
-
-void Encoder::reserve_weights() {
-  const auto [head_dim, heads, width, inner] = padded_;
-  const size_t matrices = panel_floats(3 * heads, width) + panel_floats(width, heads) + panel_floats(inner, width) +
-                          panel_floats(width, inner);
-  const size_t vectors = 3 * (size_t)heads + 6 * (size_t)width + inner;
-  weights_ = std::make_unique<Arena>(sizeof(float) * (shape_.layers * (matrices + vectors) + 2 * (size_t)width));
-}
-
-// Carved by capacity, so that a buffer lies at the same place whatever the batch, and memory once touched serves all.
-void Encoder::reserve_workspace() {
-  const size_t rows = max_tokens_, narrow = rows * stride_of(padded_.width), context = rows * stride_of(padded_.heads);
-  const size_t wide = rows * stride_of(std::max(3 * padded_.heads, padded_.inner));
-  const size_t scratch = (size_t)threads_ * kernels_.attention_scratch;
-  workspace_ = std::make_unique<Arena>(sizeof(float) * (2 * narrow + context + wide + scratch));
-  states_ = workspace_->take(narrow);
-  sums_ = workspace_->take(narrow);
-  context_ = workspace_->take(context);
-  wide_ = workspace_->take(wide);
-  scratch_ = workspace_->take(scratch);
+// By capacity, so that a buffer lies at the same place whatever the batch, and memory once touched serves all.
+void Encoder::carve_workspace() {
+  const Workspace sizes = workspace(kernels_, padded_, threads_, max_tokens_);
+  states_ = workspace_.take(sizes.narrow);
+  sums_ = workspace_.take(sizes.narrow);
+  context_ = workspace_.take(sizes.context);
+  wide_ = workspace_.take(sizes.wide);
+  scratch_ = workspace_.take(sizes.scratch);
 }
 
 const float* Encoder::copy(const Tensor& vector, int count) {
-  float* out = weights_->take(round16(count));
+  float* out = weights_.take(round16(count));
   copy_groups(out, vector, count, count);
   return out;
 }
 
 Linear Encoder::pack(const Source* sources, const Tensor* biases, int count, int n, int k) {
-  float *panels = weights_->take(panel_floats(n, k)), *bias = weights_->take(n), *end = bias;
+  float *panels = weights_.take(panel_floats(kernels_, n, k)), *bias = weights_.take(n), *end = bias;
   on_team(threads_, [&] { kernels_.pack(panels, sources, count, n, k); });
   for (int i = 0; i < count; ++i) end = copy_groups(end, biases[i], sources[i].rows, sources[i].row_group);
   return {panels, bias, n, k};

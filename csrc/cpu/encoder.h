@@ -4,7 +4,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "kernels.h"
@@ -27,9 +26,14 @@ struct LayerTensors {  // weights (out, in); width, inner as in Shape
   Tensor up, up_bias, down, down_bias, gain, bias;
 };
 
+struct Padded {                       // counts of columns, each a multiple of 16
+  int head_dim, heads, width, inner;  // `heads`: all of them, side by side
+};
+
 class Arena {  // zeroed memory straight from the kernel, 2 MiB aligned, on huge pages where allowed
  public:
-  explicit Arena(size_t bytes);  // throws std::bad_alloc
+  static size_t whole_pages(size_t bytes);  // what an arena for so many bytes takes
+  explicit Arena(size_t bytes);             // throws std::bad_alloc
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -40,6 +44,14 @@ class Arena {  // zeroed memory straight from the kernel, 2 MiB aligned, on huge
   char* data_;
   size_t bytes_, used_ = 0;
 };
+
+struct Memory {  // in bytes
+  size_t weights;
+  size_t workspace;  // reserved, not touched
+};
+
+// What an encoder will hold; takes no memory. Throws as its constructor does.
+Memory memory_of(const Kernels& kernels, const Shape& shape, int threads, int max_tokens);
 
 class Encoder {
  public:
@@ -58,8 +70,7 @@ class Encoder {
   void feed_forward(int layer);    // states = norm(states + W activation(W states))
   void pool(float* out, Pooling pooling, bool normalize);  // out (texts, width)
 
-  size_t weight_bytes() const { return weights_->bytes(); }
-  size_t workspace_bytes() const { return workspace_->bytes(); }  // reserved, not touched
+  Memory memory() const { return {weights_.bytes(), workspace_.bytes()}; }
 
  private:
   struct Layer {
@@ -71,14 +82,8 @@ class Encoder {
     const int32_t* offsets = nullptr;  // null between batches
     int texts = 0, tokens = 0;
   };
-  // Counts of columns, each a multiple of 16.
-  struct Padded {
-    int head_dim, heads, width, inner;  // `heads`: all of them, side by side
-  };
 
-  void reserve_weights();
-  void reserve_workspace();
-  size_t panel_floats(int n, int k) const;
+  void carve_workspace();
   const float* copy(const Tensor& vector, int count);
   Linear pack(const Source* sources, const Tensor* biases, int count, int n, int k);
   const Layer& loaded(int layer) const;
@@ -90,7 +95,7 @@ class Encoder {
   const Shape shape_;
   const int threads_, max_tokens_;
   const Padded padded_;
-  std::unique_ptr<Arena> weights_, workspace_;
+  Arena weights_, workspace_;
   std::vector<Layer> layers_;
   Table word_{}, position_{}, type_{};
   const float *embedding_gain_ = nullptr, *embedding_bias_ = nullptr;

@@ -99,27 +99,30 @@ def _weights(checkpoint: Checkpoint, config: ModelConfig, directory: Path) -> Fa
     }
 
 
-def _memory(checkpoint: Checkpoint, config: ModelConfig, maxseq: int) -> Facts:
-    """Estimate what a loaded model holds: packed f32 weights, the mapped word table, and a workspace at its fullest."""
-    elements = 0
-    for layer in range(config.layers):
-        for name in layer_tensor_names(checkpoint, config, layer):
-            elements += _product(checkpoint.shape_of(name))
-    rows = max(TOKEN_BUDGET, maxseq)
-    # As csrc/cpu/encoder.cc reserves it: states, sums, contexts, and Q, K, V or the inner rows; f32 each.
-    workspace = rows * (3 * config.width + max(3 * config.width, config.inner)) * 4
+def _memory(checkpoint: Checkpoint, config: ModelConfig, maxseq: int) -> Facts | None:
+    """Return what a loaded model holds: packed f32 weights, the mapped word table, and a workspace at its fullest.
+
+    None where no instruction set can be used, and so no model be loaded; `machine_facts` has the reason.
+    """
+    isa = _instruction_sets()["used"]
+    if isa is None:
+        return None
+    from embed.cpu import _native
+
+    packed, workspace = _native.memory_bytes(
+        isa,
+        layers=config.layers,
+        width=config.width,
+        inner=config.inner,
+        heads=config.heads,
+        threads=machine.thread_limit().count,
+        max_tokens=max(TOKEN_BUDGET, maxseq),
+    )
     return {
-        "packed_bytes": elements * 4,
+        "packed_bytes": packed,
         "mapped_bytes": embedding_weights(checkpoint, config).word.nbytes,
         "workspace_bytes": workspace,
     }
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
 
 
 def machine_facts() -> Facts:
@@ -164,7 +167,7 @@ def _report(facts: Facts) -> Iterator[str]:
 
 
 def _model_lines(model: Facts) -> Iterator[tuple[str, str]]:
-    sizes, pooling, maxseq, memory = model["sizes"], model["pooling"], model["maxseq"], model["memory"]
+    sizes, pooling, maxseq = model["sizes"], model["pooling"], model["maxseq"]
     yield "folder", model["folder"]
     yield "architecture", f"{model['architecture']}, {model['activation']} ({sizes['source']})"
     yield (
@@ -182,10 +185,15 @@ def _model_lines(model: Facts) -> Iterator[tuple[str, str]]:
     for name, text in model["prompts"].items() or [("", None)]:
         default = ", the default" if name == model["default_prompt_name"] else ""
         yield "prompt", "none" if text is None else f"{name}: {text!r}{default} (config_sentence_transformers.json)"
-    yield (
-        "memory",
+    yield "memory", _memory_line(model["memory"])
+
+
+def _memory_line(memory: Facts | None) -> str:
+    if memory is None:
+        return "unknown, since no instruction set can be used here"
+    return (
         f"{_mb(memory['packed_bytes'])} packed weights, {_mb(memory['mapped_bytes'])} word table mapped from its file, "
-        f"up to {_mb(memory['workspace_bytes'])} workspace; the tokenizer's own on top",
+        f"up to {_mb(memory['workspace_bytes'])} workspace; the tokenizer's own on top"
     )
 
 

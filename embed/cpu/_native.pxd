@@ -37,6 +37,9 @@ cdef extern from "encoder.h" namespace "embed::cpu" nogil:
     cdef cppclass LayerTensors:
         Tensor query, query_bias, key, key_bias, value, value_bias, output, output_bias
         Tensor attention_gain, attention_bias, up, up_bias, down, down_bias, gain, bias
+    cdef cppclass Memory:
+        size_t weights, workspace
+    Memory memory_of(const Kernels& kernels, const Shape& shape, int threads, int max_tokens) except +
     cdef cppclass NativeEncoder "embed::cpu::Encoder":
         NativeEncoder(const Kernels& kernels, const Shape& shape, int threads, int max_tokens) except +
         void load_embeddings(Table word, Table position, Table type, Tensor gain, Tensor bias) except +
@@ -45,8 +48,7 @@ cdef extern from "encoder.h" namespace "embed::cpu" nogil:
         void self_attention(int layer) except +
         void feed_forward(int layer) except +
         void pool(float* out, Pooling pooling, bool normalize) except +
-        size_t weight_bytes()
-        size_t workspace_bytes()
+        Memory memory()
 
 cdef extern from "single.h" namespace "embed::cpu::single" nogil:
     void _gemm "embed::cpu::single::gemm"(

@@ -12,6 +12,11 @@ Tensor = NDArray[Any]  # float32, float16, or uint16 holding bf16 bits
 def instruction_sets() -> dict[str, str | None]:
     """Map each known instruction set, best first, to why it can't run here, or None if it can."""
 
+def memory_bytes(
+    isa: str, *, layers: int, width: int, inner: int, heads: int, threads: int, max_tokens: int
+) -> tuple[int, int]:
+    """Return what an encoder of that shape will hold, (weights, workspace), without taking any memory."""
+
 class Encoder:
     """The forward of one encoder on one kernel table; owned by one thread. See csrc/cpu/encoder.h."""
 

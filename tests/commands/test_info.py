@@ -57,9 +57,13 @@ def test_info_foretells_the_memory_of_the_loaded_model(model):
         backend = embedder._engine._backend
         assert isinstance(backend, CpuBackend)
         held, workspace = backend.weight_bytes, backend._live.workspace_bytes
-    page = 2 << 20  # arenas are whole huge pages
-    assert memory["packed_bytes"] <= held <= memory["packed_bytes"] * 1.6 + page  # tiny matrices fill panels badly
-    assert memory["workspace_bytes"] <= workspace <= memory["workspace_bytes"] * 1.6 + page
+    assert (memory["packed_bytes"], memory["workspace_bytes"]) == (held, workspace)
+
+
+def test_memory_is_unknown_where_no_model_can_be_loaded(model):
+    code, out, _ = run("info", model, "--json", EMBED_ISA="avx9")
+    assert (code, json.loads(out)["model"]["memory"]) == (0, None)
+    assert b"unknown, since no instruction set can be used here" in run("info", model, EMBED_ISA="avx9")[1]
 
 
 def test_info_says_which_instruction_set_runs_and_why_not_another():

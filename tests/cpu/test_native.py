@@ -36,6 +36,23 @@ def test_sets_are_named_best_first() -> None:
     assert _native.instruction_sets()["scalar"] is None
 
 
+@pytest.mark.parametrize("change", [{}, {"width": 312, "heads": 12}, {"threads": 5}, {"max_tokens": 9000}])
+def test_memory_is_foretold_to_the_byte(isa: str, change: dict[str, int]) -> None:
+    sizes = {**SIZES, **change}
+    held = _native.Encoder(isa, activation="gelu", **sizes)
+    del sizes["eps"]
+    assert _native.memory_bytes(isa, **sizes) == (held.weight_bytes, held.workspace_bytes)
+
+
+def test_memory_is_foretold_for_what_no_machine_has() -> None:
+    sizes = {"layers": 1024, "width": 65536, "inner": 262144, "heads": 512, "threads": 1, "max_tokens": 1 << 30}
+    weights, workspace = _native.memory_bytes("scalar", **sizes)
+    assert weights >= 4 * 1024 * (4 * 65536**2 + 2 * 65536 * 262144)
+    assert workspace >= 4 * 2**30 * (3 * 65536 + 262144)
+    with pytest.raises(ValueError, match="width must be a multiple of heads"):
+        _native.memory_bytes("scalar", **{**sizes, "heads": 511})
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
