@@ -49,6 +49,10 @@ class Rows {
 
 }  // namespace
 
+void pack(const Kernels& kernels, float* panels, const Source* sources, int count, int n, int k, int threads) {
+  on_team(threads, [&] { kernels.pack(panels, sources, count, n, k); });
+}
+
 void gemm(const Kernels& kernels, float* y, const float* x, Tensor weight, const float* bias, const float* residual,
           int tokens, int n, int k, Epilogue epilogue, int threads) {
   const int columns = round16(n), depth = round16(k), panels = (columns + kernels.panel - 1) / kernels.panel;

@@ -5,6 +5,9 @@
 
 namespace embed::cpu::single {
 
+// panels as in kernels.h, which are not zeroed before
+void pack(const Kernels& kernels, float* panels, const Source* sources, int count, int n, int k, int threads);
+
 // y (tokens, n) = epilogue(x (tokens, k) W (n, k)^T + bias (n)), residual (tokens, n) or null
 void gemm(const Kernels& kernels, float* y, const float* x, Tensor weight, const float* bias, const float* residual,
           int tokens, int n, int k, Epilogue epilogue, int threads);

@@ -15,8 +15,12 @@ cdef extern from "kernels.h" namespace "embed::cpu" nogil:
     cdef cppclass Table:
         const void* data
         Dtype dtype
+    cdef cppclass Source:
+        const void* data
+        Dtype dtype
+        int rows, columns, row_group, column_group
     cdef cppclass Kernels:
-        pass
+        int panel
 
 cdef extern from "dispatch.h" namespace "embed::cpu" nogil:
     cdef cppclass InstructionSet:
@@ -51,6 +55,8 @@ cdef extern from "encoder.h" namespace "embed::cpu" nogil:
         Memory memory()
 
 cdef extern from "single.h" namespace "embed::cpu::single" nogil:
+    void _pack "embed::cpu::single::pack"(
+        const Kernels& kernels, float* panels, const Source* sources, int count, int n, int k, int threads) except +
     void _gemm "embed::cpu::single::gemm"(
         const Kernels& kernels, float* y, const float* x, Tensor weight, const float* bias, const float* residual,
         int tokens, int n, int k, Epilogue epilogue, int threads) except +

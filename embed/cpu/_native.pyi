@@ -1,5 +1,6 @@
 """Types of the compiled CPU extension. Arrays are C-contiguous NumPy arrays; bf16 travels as its bits in uint16."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class Encoder:
     def pool(self, out: F32, pooling: str, normalize: bool) -> None: ...
 
 # Single kernels on unpadded arrays, for the tests: each pads, forks a team of `threads` and returns a new array.
+def pack(isa: str, weights: Sequence[Tensor], *, row_group: int, column_group: int, threads: int = ...) -> F32: ...
 def gemm(
     isa: str, x: F32, weight: Tensor, bias: F32, *, epilogue: str = ..., residual: F32 | None = ..., threads: int = ...
 ) -> F32: ...

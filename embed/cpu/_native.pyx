@@ -8,6 +8,7 @@ _native.pyi; no NumPy headers are needed, since arrays come through the buffer p
 
 from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, uintptr_t
+from libcpp.vector cimport vector
 
 import numpy as np
 

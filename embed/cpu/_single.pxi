@@ -1,5 +1,34 @@
 # Part of _native.pyx: csrc/cpu/single.h, each kernel alone on unpadded arrays, for the tests.
 
+cdef int padded(str name, Py_ssize_t count, int group) except -1:
+    """Return `count` as it is when each group of `group` is padded to a multiple of 16."""
+    require_size(name, count)
+    if group < 1 or count % group:
+        raise ValueError(f"{count} {name} aren't made of groups of {group}")
+    return count // group * ((group + 15) // 16 * 16)
+
+
+def pack(str isa not None, weights, *, int row_group, int column_group, int threads=1):
+    cdef const Kernels* kernels = kernels_of(isa)
+    cdef vector[Source] sources
+    cdef Source source
+    cdef Tensor look
+    cdef Py_ssize_t rows, columns
+    rows, columns = np.shape(weights[0])
+    cdef int n = padded("rows", rows, row_group) * <int>len(weights), k = padded("columns", columns, column_group)
+    source.rows, source.columns, source.row_group, source.column_group = rows, columns, row_group, column_group
+    require_size("threads", threads)
+    for weight in weights:
+        look = tensor(weight, "weight", (rows, columns))
+        source.data, source.dtype = look.data, look.dtype
+        sources.push_back(source)
+    y = np.full(((n + kernels.panel - 1) // kernels.panel, k, kernels.panel), np.nan, np.float32)
+    cdef float[:, :, ::1] out = y
+    with nogil:
+        _pack(kernels[0], &out[0, 0, 0], sources.data(), <int>sources.size(), n, k, threads)
+    return y
+
+
 def gemm(str isa not None, const float[:, ::1] x not None, weight, const float[::1] bias not None, *,
          str epilogue not None="bias", const float[:, ::1] residual=None, int threads=1):
     cdef const Kernels* kernels = kernels_of(isa)
