@@ -14,7 +14,8 @@ from embed.errors import ModelError
 from embed.files import JsonObject, exists, shown
 
 POOLINGS = ("cls", "mean", "max", "mean_sqrt_len", "weightedmean", "lasttoken")
-MAX_HEAD_DIM = 128  # kMaxHeadDim in csrc/cpu/kernels.h
+# kMaxHeadDim in csrc/cpu/kernels.h, kMaxWidth and kMaxInner in csrc/cpu/encoder.h
+MAX_HEAD_DIM, MAX_WIDTH, MAX_INNER = 128, 65536, 262144
 MIN_MAXSEQ = 3  # <s>, one token of the text, </s>
 
 # How each model_type is counted and called. RoBERTa's kind starts positions after the padding id, BERT's at 0; the
@@ -87,8 +88,8 @@ def read_config(directory: Path) -> ModelConfig:
         architecture=_architecture(source, model_type),
         model_type=model_type,
         layers=source.integer("num_hidden_layers", 1, _MAX_LAYERS),
-        width=source.integer("hidden_size", 1, _MAX_SIZE),
-        inner=source.integer("intermediate_size", 1, _MAX_SIZE),
+        width=source.integer("hidden_size", 1, MAX_WIDTH),
+        inner=source.integer("intermediate_size", 1, MAX_INNER),
         heads=source.integer("num_attention_heads", 1, _MAX_SIZE),
         vocab=source.integer("vocab_size", 1, _MAX_SIZE),
         positions=source.integer("max_position_embeddings", 1, _MAX_SIZE),

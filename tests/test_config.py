@@ -123,6 +123,8 @@ def test_a_body_under_a_head_is_read(tmp_path: Path, architecture: str) -> None:
         ({"num_hidden_layers": 10**9}, ["num_hidden_layers"]),
         ({"vocab_size": 2**31}, ["vocab_size"]),
         ({"intermediate_size": -1}, ["intermediate_size", "-1"]),
+        ({"hidden_size": 65537}, ["hidden_size", "65536"]),
+        ({"intermediate_size": 262145}, ["intermediate_size", "262144"]),
         ({"num_attention_heads": 5}, ["num_attention_heads", "5", "hidden_size 32"]),
         ({"hidden_size": 520, "num_attention_heads": 4}, ["520", "130", "128"]),
         ({"layer_norm_eps": 0}, ["layer_norm_eps"]),

@@ -38,7 +38,9 @@ const Shape& checked(const Shape& s, int threads, int max_tokens) {
   };
   refuse_unless(s.layers > 0 && s.width > 0 && s.inner > 0 && s.heads > 0,
                 "layers, width, inner and heads must each be at least 1");
-  refuse_unless(s.width <= 1 << 16 && s.inner <= 1 << 18, "width is at most 65536 and inner at most 262144");
+  if (s.width > kMaxWidth || s.inner > kMaxInner)
+    throw std::invalid_argument("width is at most " + std::to_string(kMaxWidth) + " and inner at most " +
+                                std::to_string(kMaxInner));
   refuse_unless(s.width % s.heads == 0, "width must be a multiple of heads");
   if (s.width / s.heads > kMaxHeadDim)
     throw std::invalid_argument("a head is at most " + std::to_string(kMaxHeadDim) + " wide, not " +

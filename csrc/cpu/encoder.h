@@ -10,6 +10,8 @@
 
 namespace embed::cpu {
 
+constexpr int kMaxWidth = 1 << 16, kMaxInner = 1 << 18;  // any sizes that keep products of two sizes within int
+
 struct Shape {
   int layers, width, inner, heads;
   float eps;

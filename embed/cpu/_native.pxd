@@ -31,6 +31,7 @@ cdef extern from "dispatch.h" namespace "embed::cpu" nogil:
     const Kernels* find_kernels(const char* name)
 
 cdef extern from "encoder.h" namespace "embed::cpu" nogil:
+    const int kMaxWidth, kMaxInner
     cdef cppclass Tensor:
         const void* data
         Dtype dtype

@@ -10,6 +10,11 @@ F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
 Tensor = NDArray[Any]  # float32, float16, or uint16 holding bf16 bits
 
+# The largest sizes that are built; embed/config.py refuses more.
+MAX_HEAD_DIM: int
+MAX_WIDTH: int
+MAX_INNER: int
+
 def instruction_sets() -> dict[str, str | None]:
     """Map each known instruction set, best first, to why it can't run here, or None if it can."""
 

@@ -13,6 +13,8 @@ from libcpp.vector cimport vector
 import numpy as np
 
 
+MAX_HEAD_DIM, MAX_WIDTH, MAX_INNER = kMaxHeadDim, kMaxWidth, kMaxInner
+
 _DTYPES = {"f": <int>Dtype.f32, "e": <int>Dtype.f16, "H": <int>Dtype.bf16}  # by the buffer protocol's format
 _ACTIVATIONS = {
     "gelu": <int>Epilogue.gelu,

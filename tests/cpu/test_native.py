@@ -11,6 +11,7 @@ import pytest
 import tiny
 from encoder_weights import Weights, encoder, forward, random_batch, read_weights
 
+from embed import config
 from embed.cpu import _native
 
 SIZES = {"layers": 1, "width": 32, "inner": 64, "heads": 4, "eps": 1e-5, "threads": 1, "max_tokens": 64}
@@ -34,6 +35,12 @@ def built(weights: Weights) -> _native.Encoder:
 def test_sets_are_named_best_first() -> None:
     assert list(_native.instruction_sets()) == ["avx512", "avx2", "neon", "scalar"]
     assert _native.instruction_sets()["scalar"] is None
+
+
+def test_config_json_may_ask_for_what_is_built_and_no_more() -> None:
+    assert config.MAX_HEAD_DIM == _native.MAX_HEAD_DIM
+    assert config.MAX_WIDTH == _native.MAX_WIDTH
+    assert config.MAX_INNER == _native.MAX_INNER
 
 
 @pytest.mark.parametrize("change", [{}, {"width": 312, "heads": 12}, {"threads": 5}, {"max_tokens": 9000}])
