@@ -78,11 +78,13 @@ void Encoder::reserve_weights() {
 void Encoder::reserve_workspace() {
   const size_t rows = max_tokens_, narrow = rows * stride_of(padded_.width), context = rows * stride_of(padded_.heads);
   const size_t wide = rows * stride_of(std::max(3 * padded_.heads, padded_.inner));
-  workspace_ = std::make_unique<Arena>(sizeof(float) * (2 * narrow + context + wide));
+  const size_t scratch = (size_t)threads_ * kernels_.attention_scratch;
+  workspace_ = std::make_unique<Arena>(sizeof(float) * (2 * narrow + context + wide + scratch));
   states_ = workspace_->take(narrow);
   sums_ = workspace_->take(narrow);
   context_ = workspace_->take(context);
   wide_ = workspace_->take(wide);
+  scratch_ = workspace_->take(scratch);
 }
 
 const float* Encoder::copy(const Tensor& vector, int count) {
@@ -170,7 +172,7 @@ void Encoder::self_attention(int layer) {
   on_team(threads_, [&] {
     gemm(wide_, wide, states_, narrow, l.qkv, Epilogue::bias);
     kernels_.attention(context_, context, wide_, wide, batch_.offsets, batch_.texts, shape_.heads, padded_.head_dim,
-                       scale);
+                       scale, scratch_);
     gemm(sums_, narrow, context_, context, l.output, Epilogue::residual);
     normalize(states_, sums_, l.attention_gain, l.attention_bias);
   });

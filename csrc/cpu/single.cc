@@ -70,9 +70,13 @@ void attention(const Kernels& kernels, float* out, const float* qkv, const int32
   const int tokens = offsets[texts];
   Rows in(qkv, tokens, 3 * heads * head_dim, head_dim), context(tokens, heads * head_dim, head_dim);
   const float scale = 1.0f / sqrtf((float)head_dim);
+  struct alignas(64) Line {
+    float floats[16];
+  };
+  std::vector<Line> scratch((size_t)threads * kernels.attention_scratch / 16);
   on_team(threads, [&] {
     kernels.attention(context.data(), context.stride(), in.data(), in.stride(), offsets, texts, heads,
-                      round16(head_dim), scale);
+                      round16(head_dim), scale, scratch.data()->floats);
   });
   context.copy_out(out);
 }
