@@ -1,16 +1,9 @@
 """Builds the native extension; everything else about the package is in pyproject.toml."""
 
 from glob import glob
-from platform import machine
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
-
-# What each machine can run; any other builds the scalar kernels alone.
-INSTRUCTION_SETS = {
-    "x86_64": ["avx2", "avx512"],
-    "aarch64": ["neon"],
-}
 
 # -ffp-contract=off: an fma stands in the source where one is meant, or instruction sets would differ in their bits.
 # Never -ffast-math, least of all when linking: it turns subnormals off for the whole Python process.
@@ -27,11 +20,8 @@ FLAGS = [
 
 native = Extension(
     "embed.cpu._native",
-    sources=[
-        "embed/cpu/_native.pyx",
-        *(f"csrc/cpu/{name}.cc" for name in ("arena", "dispatch", "encoder", "single")),
-        *(f"csrc/cpu/isa/{name}.cc" for name in ["scalar", *INSTRUCTION_SETS.get(machine(), [])]),
-    ],
+    # All of csrc/cpu/isa, whatever the machine: the compiler leaves out what isn't for the one it builds for.
+    sources=["embed/cpu/_native.pyx", *sorted(glob("csrc/cpu/**/*.cc", recursive=True))],
     depends=glob("csrc/cpu/**/*.h", recursive=True),
     include_dirs=["csrc/cpu"],
     extra_compile_args=FLAGS,

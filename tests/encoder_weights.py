@@ -14,6 +14,7 @@ from embed.batching import Batch
 from embed.checkpoint import Checkpoint
 from embed.config import ModelConfig, read_config
 from embed.cpu import _native
+from embed.cpu.backend import native_encoder
 from embed.weights import EmbeddingWeights, LayerWeights, embedding_weights, layer_weights
 
 
@@ -37,18 +38,7 @@ def random_batch(config: ModelConfig, lengths: Sequence[int], seed: int = 11) ->
 
 
 def encoder(isa: str, weights: Weights, *, threads: int = 1, max_tokens: int = 1024) -> _native.Encoder:
-    config = weights.config
-    built = _native.Encoder(
-        isa,
-        layers=config.layers,
-        width=config.width,
-        inner=config.inner,
-        heads=config.heads,
-        eps=config.eps,
-        activation=config.activation,
-        threads=threads,
-        max_tokens=max_tokens,
-    )
+    built = native_encoder(isa, weights.config, threads=threads, max_tokens=max_tokens)
     built.load_embeddings(*vars(weights.embeddings).values())
     for i, layer in enumerate(weights.layers):
         built.load_layer(i, **vars(layer))

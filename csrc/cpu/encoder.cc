@@ -10,6 +10,7 @@
 #include <string>
 
 #include "half.h"
+#include "team.h"
 
 namespace embed::cpu {
 namespace {
@@ -77,11 +78,13 @@ void Encoder::reserve_weights() {
 void Encoder::reserve_workspace() {
   const size_t rows = max_tokens_, narrow = rows * stride_of(padded_.width), context = rows * stride_of(padded_.heads);
   const size_t wide = rows * stride_of(std::max(3 * padded_.heads, padded_.inner));
-  workspace_ = std::make_unique<Arena>(sizeof(float) * (2 * narrow + context + wide));
+  const size_t scratch = (size_t)threads_ * kernels_.attention_scratch;
+  workspace_ = std::make_unique<Arena>(sizeof(float) * (2 * narrow + context + wide + scratch));
   states_ = workspace_->take(narrow);
   sums_ = workspace_->take(narrow);
   context_ = workspace_->take(context);
   wide_ = workspace_->take(wide);
+  scratch_ = workspace_->take(scratch);
 }
 
 const float* Encoder::copy(const Tensor& vector, int count) {
@@ -92,14 +95,14 @@ const float* Encoder::copy(const Tensor& vector, int count) {
 
 Linear Encoder::pack(const Source* sources, const Tensor* biases, int count, int n, int k) {
   float *panels = weights_->take(panel_floats(n, k)), *bias = weights_->take(n), *end = bias;
-#pragma omp parallel num_threads(threads_)
-  kernels_.pack(panels, sources, count, n, k);
+  on_team(threads_, [&] { kernels_.pack(panels, sources, count, n, k); });
   for (int i = 0; i < count; ++i) end = copy_groups(end, biases[i], sources[i].rows, sources[i].row_group);
   return {panels, bias, n, k};
 }
 
 void Encoder::load_embeddings(Table word, Table position, Table type, Tensor gain, Tensor bias) {
   if (embedding_gain_) throw std::logic_error("the embeddings are already loaded");
+  const IeeeFloats floats;
   word_ = word, position_ = position, type_ = type;
   embedding_bias_ = copy(bias, shape_.width);
   embedding_gain_ = copy(gain, shape_.width);
@@ -108,6 +111,7 @@ void Encoder::load_embeddings(Table word, Table position, Table type, Tensor gai
 void Encoder::load_layer(int layer, const LayerTensors& t) {
   Layer& l = layers_.at(layer);
   if (l.loaded) throw std::logic_error("layer " + std::to_string(layer) + " is already loaded");
+  const IeeeFloats floats;
   const int width = shape_.width, inner = shape_.inner, head_dim = width / shape_.heads;
   auto source = [](const Tensor& tensor, int rows, int columns, int row_group, int column_group) {
     return Source{tensor.data, tensor.dtype, rows, columns, row_group, column_group};
@@ -153,12 +157,11 @@ void Encoder::embed(const int32_t* ids, const int32_t* positions, const int32_t*
     throw std::length_error("a batch of " + std::to_string(offsets[texts]) + " tokens, but room for " +
                             std::to_string(max_tokens_));
   batch_ = {offsets, texts, offsets[texts]};
-#pragma omp parallel num_threads(threads_)
-  {
+  on_team(threads_, [&] {
     kernels_.gather(states_, stride_of(padded_.width), word_, position_, type_, ids, positions, batch_.tokens,
                     shape_.width);
     normalize(states_, states_, embedding_gain_, embedding_bias_);
-  }
+  });
 }
 
 void Encoder::self_attention(int layer) {
@@ -166,32 +169,32 @@ void Encoder::self_attention(int layer) {
   const Layer& l = loaded(layer);
   const int narrow = stride_of(padded_.width), context = stride_of(padded_.heads), wide = stride_of(3 * padded_.heads);
   const float scale = 1.0f / sqrtf((float)(shape_.width / shape_.heads));
-#pragma omp parallel num_threads(threads_)
-  {
+  on_team(threads_, [&] {
     gemm(wide_, wide, states_, narrow, l.qkv, Epilogue::bias);
     kernels_.attention(context_, context, wide_, wide, batch_.offsets, batch_.texts, shape_.heads, padded_.head_dim,
-                       scale);
+                       scale, scratch_);
     gemm(sums_, narrow, context_, context, l.output, Epilogue::residual);
     normalize(states_, sums_, l.attention_gain, l.attention_bias);
-  }
+  });
 }
 
 void Encoder::feed_forward(int layer) {
   require_batch();
   const Layer& l = loaded(layer);
   const int narrow = stride_of(padded_.width), wide = stride_of(padded_.inner);
-#pragma omp parallel num_threads(threads_)
-  {
+  on_team(threads_, [&] {
     gemm(wide_, wide, states_, narrow, l.up, shape_.activation);
     gemm(sums_, narrow, wide_, wide, l.down, Epilogue::residual);
     normalize(states_, sums_, l.gain, l.bias);
-  }
+  });
 }
 
 void Encoder::pool(float* out, Pooling pooling, bool normalize) {
   require_batch();
-#pragma omp parallel num_threads(threads_)
-  kernels_.pool(out, states_, stride_of(padded_.width), batch_.offsets, batch_.texts, shape_.width, pooling, normalize);
+  on_team(threads_, [&] {
+    kernels_.pool(out, states_, stride_of(padded_.width), batch_.offsets, batch_.texts, shape_.width, pooling,
+                  normalize);
+  });
   batch_ = {};
 }
 

@@ -96,6 +96,7 @@ class Encoder {
   const float *embedding_gain_ = nullptr, *embedding_bias_ = nullptr;
   // (max_tokens, padded width or more). `wide_` holds Q | K | V, then the feed-forward's inner activations.
   float *states_, *sums_, *context_, *wide_;
+  float* scratch_;  // attention's, for every thread
   Batch batch_;
 };
 

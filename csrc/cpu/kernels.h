@@ -19,7 +19,7 @@ constexpr int kChunk = 256;    // K elements in one fma chain; the chains' sums 
 constexpr int kLanes16 = 16;   // virtual lanes of every row-wise reduction, and the unit of padding
 constexpr int kKeyBlock = 64;  // attention's keys per step of the running softmax, from the text's first token
 
-constexpr int kMaxHeadDim = 128;  // attention's scratch is on the stack
+constexpr int kMaxHeadDim = 128;  // what attention's scratch is made for
 
 enum class Dtype { f32, f16, bf16 };  // of a checkpoint's tensor
 enum class Epilogue { bias, gelu, gelu_tanh, relu, silu, residual };
@@ -46,7 +46,8 @@ struct Table {  // an embedding table (rows, width), row-major without padding, 
 
 struct Kernels {
   const char* name;
-  int panel;  // columns of a weight panel
+  int panel;              // columns of a weight panel
+  int attention_scratch;  // floats that attention needs for each thread of the team
 
   // panels (ceil(n / panel), k, panel) f32 = the `count` sources stacked, widened exactly to f32, padded to (n, k).
   void (*pack)(float* panels, const Source* sources, int count, int n, int k);
@@ -57,9 +58,10 @@ struct Kernels {
                int tokens, const Linear& weights, Epilogue epilogue);
 
   // out (tokens, heads * head_dim) = softmax(scale Q K^T) V per text and head; qkv (tokens, 3 * heads * head_dim) is
-  // Q | K | V. offsets (texts + 1) i32: text t has rows offsets[t] .. offsets[t + 1].
+  // Q | K | V. offsets (texts + 1) i32: text t has rows offsets[t] .. offsets[t + 1]. scratch (threads of the team,
+  // attention_scratch), aligned to 64 bytes, is overwritten; 200 KB a thread would be too much for a small stack.
   void (*attention)(float* out, int out_stride, const float* qkv, int qkv_stride, const int32_t* offsets, int texts,
-                    int heads, int head_dim, float scale);
+                    int heads, int head_dim, float scale, float* scratch);
 
   // y (tokens, width) = (x - mean) / sqrt(variance + eps) * gain + bias over the first `width` columns, zeros in the
   // padding after them; gain, bias (padded width). y may alias x.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "team.h"
+
 namespace embed::cpu::single {
 namespace {
 
@@ -55,12 +57,11 @@ void gemm(const Kernels& kernels, float* y, const float* x, Tensor weight, const
       added(residual ? Rows(residual, tokens, n) : Rows(0, n));
   const Source source{weight.data, weight.dtype, n, k, n, k};
   const Linear linear{packed.data(), padded_bias.data(), columns, depth};
-#pragma omp parallel num_threads(threads)
-  {
+  on_team(threads, [&] {
     kernels.pack(packed.data(), &source, 1, columns, depth);
     kernels.gemm(out.data(), out.stride(), in.data(), in.stride(), added.data(), added.stride(), tokens, linear,
                  epilogue);
-  }
+  });
   out.copy_out(y);
 }
 
@@ -69,44 +70,51 @@ void attention(const Kernels& kernels, float* out, const float* qkv, const int32
   const int tokens = offsets[texts];
   Rows in(qkv, tokens, 3 * heads * head_dim, head_dim), context(tokens, heads * head_dim, head_dim);
   const float scale = 1.0f / sqrtf((float)head_dim);
-#pragma omp parallel num_threads(threads)
-  kernels.attention(context.data(), context.stride(), in.data(), in.stride(), offsets, texts, heads, round16(head_dim),
-                    scale);
+  struct alignas(64) Line {
+    float floats[16];
+  };
+  std::vector<Line> scratch((size_t)threads * kernels.attention_scratch / 16);
+  on_team(threads, [&] {
+    kernels.attention(context.data(), context.stride(), in.data(), in.stride(), offsets, texts, heads,
+                      round16(head_dim), scale, scratch.data()->floats);
+  });
   context.copy_out(out);
 }
 
 void layer_norm(const Kernels& kernels, float* y, const float* x, const float* gain, const float* bias, int tokens,
                 int width, float eps, int threads) {
   Rows in(x, tokens, width), out(tokens, width), padded_gain(gain, 1, width), padded_bias(bias, 1, width);
-#pragma omp parallel num_threads(threads)
-  kernels.layer_norm(out.data(), out.stride(), in.data(), in.stride(), padded_gain.data(), padded_bias.data(), tokens,
-                     width, eps);
+  on_team(threads, [&] {
+    kernels.layer_norm(out.data(), out.stride(), in.data(), in.stride(), padded_gain.data(), padded_bias.data(), tokens,
+                       width, eps);
+  });
   out.copy_out(y);
 }
 
 void gather(const Kernels& kernels, float* y, Table word, Table position, Table type, const int32_t* ids,
             const int32_t* positions, int tokens, int width, int threads) {
   Rows out(tokens, width);
-#pragma omp parallel num_threads(threads)
-  kernels.gather(out.data(), out.stride(), word, position, type, ids, positions, tokens, width);
+  on_team(threads,
+          [&] { kernels.gather(out.data(), out.stride(), word, position, type, ids, positions, tokens, width); });
   out.copy_out(y);
 }
 
 void pool(const Kernels& kernels, float* y, const float* x, const int32_t* offsets, int texts, int width,
           Pooling pooling, bool normalize, int threads) {
   Rows in(x, offsets[texts], width);
-#pragma omp parallel num_threads(threads)
-  kernels.pool(y, in.data(), in.stride(), offsets, texts, width, pooling, normalize);
+  on_team(threads, [&] { kernels.pool(y, in.data(), in.stride(), offsets, texts, width, pooling, normalize); });
 }
 
 void exp2(const Kernels& kernels, float* y, const float* x, size_t count) {
   Rows in(x, 1, (int)count), out(1, (int)count);
+  const IeeeFloats floats;
   kernels.exp2(out.data(), in.data(), out.stride() - 16);
   out.copy_out(y);
 }
 
 void activation(const Kernels& kernels, float* y, const float* x, size_t count, Epilogue epilogue) {
   Rows in(x, 1, (int)count), out(1, (int)count);
+  const IeeeFloats floats;
   kernels.activation(out.data(), in.data(), out.stride() - 16, epilogue);
   out.copy_out(y);
 }

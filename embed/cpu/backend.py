@@ -30,6 +30,21 @@ def instruction_set() -> str:
     return wanted
 
 
+def native_encoder(isa: str, config: ModelConfig, *, threads: int, max_tokens: int) -> _native.Encoder:
+    """Return the compiled encoder of the config's shape, without weights."""
+    return _native.Encoder(
+        isa,
+        layers=config.layers,
+        width=config.width,
+        inner=config.inner,
+        heads=config.heads,
+        eps=config.eps,
+        activation=config.activation,
+        threads=threads,
+        max_tokens=max_tokens,
+    )
+
+
 class CpuBackend:
     """`embed.backend.Backend` on the CPU; the thread that calls it owns the OpenMP team."""
 
@@ -37,18 +52,9 @@ class CpuBackend:
         isa = instruction_set()
         self.description = f"cpu {isa}"
         self._width = config.width
-        self._encoder: _native.Encoder | None = _native.Encoder(
-            isa,
-            layers=config.layers,
-            width=config.width,
-            inner=config.inner,
-            heads=config.heads,
-            eps=config.eps,
-            activation=config.activation,
-            threads=threads,
-            max_tokens=max_tokens,
-        )
-        self.weight_bytes = self._encoder.weight_bytes
+        encoder = native_encoder(isa, config, threads=threads, max_tokens=max_tokens)
+        self.weight_bytes = encoder.weight_bytes
+        self._encoder: _native.Encoder | None = encoder
 
     @property
     def _live(self) -> _native.Encoder:

@@ -6,6 +6,9 @@ Its accuracy is tests/test_forward.py's subject.
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +98,16 @@ def test_sizes_are_told(weights: Weights) -> None:
     parameters = config.layers * (4 * config.width**2 + 2 * config.width * config.inner)
     assert 4 * parameters <= built.weight_bytes <= 4 * 2 * parameters + (2 << 20)  # heads of 8 are padded to 16
     assert 4 * 256 * config.width * 5 <= built.workspace_bytes <= 16 << 20
+
+
+def test_a_small_stack_is_enough(isa: str, tmp_path: Path) -> None:
+    """Of OpenMP's threads and of the model's: attention's scratch was 70 to 200 KB of it, and killed them."""
+    model = tiny.make("xlmr", tmp_path / "model", config=shape(width=128, heads=4, inner=64, layers=2))
+    program = (
+        "import threading, sys; threading.stack_size(128 << 10)\n"
+        "import embed; print(embed.load(sys.argv[1], threads=2, pool='mean').encode(['fox ' * 200] * 5).shape)"
+    )
+    environment = {**os.environ, "OMP_STACKSIZE": "64k", "OMP_WAIT_POLICY": "passive", "EMBED_ISA": isa}
+    command = [sys.executable, "-W", "ignore", "-c", program, model]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, "(5, 128)\n"), done.stderr

@@ -41,6 +41,22 @@ def test_epsilon_counts(isa: str, eps: float) -> None:
     assert np.abs(got - want).max() <= 1.5e-6
 
 
+@pytest.mark.parametrize("big", [1e30, 3e38, np.inf])
+@pytest.mark.parametrize("width", [5, 32])
+def test_a_row_whose_sums_overflow_is_nan(isa: str, big: float, width: int) -> None:
+    x = normal(np.random.default_rng(3), 3, width)
+    x[1] = np.resize(np.float32([big, -big / 5]), width)  # at 3e38 the plain sum overflows too
+    got = _native.layer_norm(isa, x, np.ones(width, np.float32), np.ones(width, np.float32), eps=1e-5)
+    assert np.isnan(got[1]).all()
+    assert np.isfinite(got[::2]).all()
+
+
+def test_the_largest_row_that_does_not_overflow(isa: str) -> None:
+    x = np.float32([[1e19, -1e19]])
+    got = _native.layer_norm(isa, x, np.ones(2, np.float32), np.zeros(2, np.float32), eps=1e-5)
+    assert got.tolist() == [[1, -1]]
+
+
 def test_nan_stays_in_its_row(isa: str) -> None:
     x = normal(np.random.default_rng(2), 3, 20)
     x[1, 19] = np.nan

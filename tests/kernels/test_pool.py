@@ -42,6 +42,15 @@ def test_a_zero_vector_stays_zero(isa: str, pooling: str) -> None:
     assert (_native.pool(isa, x, packed([1, 2]), pooling=pooling, normalize=True) == 0).all()
 
 
+@pytest.mark.parametrize("width", [1, 16, 37])
+def test_a_vector_whose_length_overflows_is_nan(isa: str, width: int) -> None:
+    x = normal(np.random.default_rng(3), 3, width)
+    x[1] = 1e20
+    got = _native.pool(isa, x, packed([1, 1, 1]), pooling="cls", normalize=True)
+    assert np.isnan(got[1]).all()
+    assert np.isfinite(got[::2]).all()
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("pooling", ["max", "mean", "mean_sqrt_len", "weightedmean"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

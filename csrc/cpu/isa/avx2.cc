@@ -1,8 +1,13 @@
 // AVX2 + FMA + F16C: 8 lanes, 16 registers -> 6 x 16 tile = 12 sums, 2 weights, 1 activation.
+#if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "common.h"
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi2"))), apply_to = function)
+#else
 #pragma GCC target("avx2,fma,f16c,bmi2")
+#endif
 
 namespace embed::cpu::avx2 {
 namespace {
@@ -75,3 +80,7 @@ INLINE void transpose(Vec* r) {
 
 const Kernels kernels = KERNEL_TABLE("avx2");
 }  // namespace embed::cpu::avx2
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,8 +1,14 @@
 // AVX-512 (F, BW, VL, DQ): 16 lanes, 32 registers -> 8 x 48 tile = 24 sums, 3 weights, 1 activation.
+#if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "common.h"
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,bmi2"))), \
+                             apply_to = function)
+#else
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,bmi2")
+#endif
 
 namespace embed::cpu::avx512 {
 namespace {
@@ -71,3 +77,7 @@ INLINE void transpose(Vec* r) {
 
 const Kernels kernels = KERNEL_TABLE("avx512");
 }  // namespace embed::cpu::avx512
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,4 +1,5 @@
 // NEON (AArch64's Advanced SIMD): 4 lanes, 32 registers -> 8 x 12 tile = 24 sums, 3 weights, 1 activation.
+#if defined(__aarch64__)
 #include <arm_neon.h>
 
 #include "common.h"
@@ -48,3 +49,4 @@ INLINE void transpose(Vec* r) {
 
 const Kernels kernels = KERNEL_TABLE("neon");
 }  // namespace embed::cpu::neon
+#endif

@@ -1,4 +1,5 @@
-// The kernel table of each instruction set; setup.py links those of the machine it builds for.
+// The kernel table of each instruction set. Its file is guarded by the macro that dispatch.cc asks: the compiler knows
+// which machine it builds for, and a build script doesn't (a cross build, a 32-bit system on a 64-bit processor).
 #pragma once
 #include "../kernels.h"
 

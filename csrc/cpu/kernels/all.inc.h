@@ -11,4 +11,4 @@
 #include "pool.inc.h"
 
 #define KERNEL_TABLE(name) \
-  { name, kPanel, pack, gemm, attention, layer_norm, gather, pool, exp2_array, activation_array }
+  { name, kPanel, kScratchFloats, pack, gemm, attention, layer_norm, gather, pool, exp2_array, activation_array }

@@ -3,8 +3,7 @@
 // Queries live in the lanes: S^T (keys, kPanel) = K x Q^T and O^T (head_dim, kPanel) = V^T x P^T are the GEMM tile,
 // with K and V broadcast in place, and every softmax step is vertical: maximum and sum run over keys, in order, lane by
 // lane. A query's bits so depend on its text alone: key blocks start at the text's first token.
-// Online softmax in base 2: log2(e) * scale is folded into Q. Scratch: some 200 KB of stack a thread, whatever the
-// length.
+// Online softmax in base 2: log2(e) * scale is folded into Q. Scratch: at most 210 KB a thread, whatever the length.
 constexpr int kGroups = 4;  // groups of kPanel queries that reuse a K, V block while it is in L1
 
 struct Rescale {  // O = O * shrink + P V
@@ -18,6 +17,12 @@ struct Group {                                // the state of kPanel queries
   alignas(64) float highest[kPanel], sum[kPanel];
   int queries, vecs;  // lanes in use, and the vectors that hold them
 };
+
+struct Scratch {  // of one thread
+  Group group[kGroups];
+  alignas(64) float s[kKeyBlock * kPanel], shrink[kPanel];  // S^T, then P^T, of one group and block of keys
+};
+constexpr int kScratchFloats = sizeof(Scratch) / sizeof(float);
 
 // group.q = factor * Q^T; lanes past `queries` are zero
 static void load_queries(Group& g, const float* q, int stride, int queries, int head_dim, float factor) {
@@ -65,8 +70,8 @@ static INLINE void softmax_block(float* s, int keys, float* highest, float* sum,
 }
 
 // One block of at most kKeyBlock keys, k and v at its first row.
-static void attend(Group& g, const float* k, const float* v, int stride, int keys, int head_dim) {
-  alignas(64) float s[kKeyBlock * kPanel], shrink[kPanel];
+static void attend(Group& g, float* s, float* shrink, const float* k, const float* v, int stride, int keys,
+                   int head_dim) {
   const Tiles by_key(keys, tallest(g.vecs)), by_dim(head_dim, tallest(g.vecs));
   for (int i = 0; i < by_key.count; ++i)
     tile_of<Order::rows>(by_key.height(i), g.vecs, s + by_key.begin(i) * kPanel, kPanel,
@@ -89,8 +94,8 @@ struct Head {  // of one text: pointers to its first row's part of the head
   int out_stride, stride, length, head_dim;
 };
 
-static void attention_task(const Head& h, int first_query, int queries, float factor) {
-  Group group[kGroups];
+static void attention_task(Scratch& scratch, const Head& h, int first_query, int queries, float factor) {
+  Group* group = scratch.group;
   const int groups = (queries + kPanel - 1) / kPanel;
   auto keys_from = [&](int t) INLINE_LAMBDA { return h.length - t < kKeyBlock ? h.length - t : kKeyBlock; };
   auto row = [&](const float* p, int t) INLINE_LAMBDA { return p + (ptrdiff_t)t * h.stride; };
@@ -104,14 +109,16 @@ static void attention_task(const Head& h, int first_query, int queries, float fa
     const int keys = keys_from(t), next = t + kKeyBlock;
     prefetch_rows(row(h.v, t), h.stride, keys, h.head_dim);
     if (next < h.length) prefetch_rows(row(h.k, next), h.stride, keys_from(next), h.head_dim);
-    for (int g = 0; g < groups; ++g) attend(group[g], row(h.k, t), row(h.v, t), h.stride, keys, h.head_dim);
+    for (int g = 0; g < groups; ++g)
+      attend(group[g], scratch.s, scratch.shrink, row(h.k, t), row(h.v, t), h.stride, keys, h.head_dim);
   }
   for (int g = 0; g < groups; ++g)
     store_output(h.out + (ptrdiff_t)(first_query + g * kPanel) * h.out_stride, h.out_stride, group[g], h.head_dim);
 }
 
 static void attention(float* out, int out_stride, const float* qkv, int stride, const int32_t* offsets, int texts,
-                      int heads, int head_dim, float scale) {
+                      int heads, int head_dim, float scale, float* scratch) {
+  Scratch& mine = ((Scratch*)scratch)[omp_get_thread_num()];
   constexpr int kQueries = kGroups * kPanel;  // of one task
   const int width = heads * head_dim;
   const float factor = scale * 1.44269504f;
@@ -126,7 +133,7 @@ static void attention(float* out, int out_stride, const float* qkv, int stride, 
     const int length = offsets[text + 1] - offsets[text], left = length - first;
     const float* q = qkv + (ptrdiff_t)offsets[text] * stride + head * head_dim;
     float* o = out + (ptrdiff_t)offsets[text] * out_stride + head * head_dim;
-    attention_task({o, q, q + width, q + 2 * width, out_stride, stride, length, head_dim}, first,
+    attention_task(mine, {o, q, q + width, q + 2 * width, out_stride, stride, length, head_dim}, first,
                    left < kQueries ? left : kQueries, factor);
   }
 }

@@ -2,7 +2,8 @@
 //
 // The modes are those of sentence-transformers: weightedmean weighs a text's rows 1, 2 .. n; mean_sqrt_len divides the
 // sum by sqrt(n). Sums run over blocks of kSumBlock rows, whose sums are added in order: with 8,192 rows the error is
-// that of 64 + 128 additions. One text, one thread.
+// that of 64 + 128 additions. One text, one thread. A vector whose length overflows is NaN when normalised: divided by
+// infinity it would be a vector of zeros, which looks like a result.
 constexpr int kSumBlock = 64;
 
 struct Text {  // its first row and its stride, the number of its rows
@@ -56,7 +57,7 @@ static void normalize_row(float* y, int width) {
     const Vec v = at(j);
     return mul(v, v);
   }));
-  const Vec length = splat(norm > 1e-12f ? norm : 1e-12f);
+  const Vec length = splat(norm <= FLT_MAX ? (norm > 1e-12f ? norm : 1e-12f) : __builtin_nanf(""));
   for (int j = 0; j < width; j += kLanes) store_some(y + j, div(at(j), length), width - j);
 }
 
