@@ -84,7 +84,7 @@ def _run_oracle(setup: Setup, texts: list[str], folder: Path, out: Path) -> None
     command += ["--pooling", setup.pooling] if setup.pooling else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OracleError(f"oracle.py failed for {setup.name}:\n{done.stderr[-4000:]}")
+        raise OracleError(f"oracle.py failed for {setup.name} with exit code {done.returncode}:\n{done.stderr[-4000:]}")
 
 
 def _oracle_python() -> str:

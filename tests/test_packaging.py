@@ -84,6 +84,10 @@ def test_the_extension_is_the_compiled_one():
     assert file.read_bytes()[:4] == b"\x7fELF"
 
 
+def test_the_readme_has_no_blanks_to_fill_in():
+    assert re.findall(r".*@@.*", (ROOT / "README.md").read_text()) == []
+
+
 def test_the_readme_holds_the_test_command_that_ci_runs():
     lines = [line.strip() for line in (ROOT / "README.md").read_text().splitlines()]
     assert lines.count(README_TEST_COMMAND) == 1

