@@ -1,8 +1,6 @@
 """`python -m embed` is `embed`."""
 
-import sys
-
-from embed.cli import main
+from embed.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

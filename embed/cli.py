@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from embed.console import check_stdout, drop_output, put, say
+from embed.console import check_stdout, drop_output, leave, put, say
 from embed.errors import DeviceError, EmbedError, GuessWarning, ModelError, OptionError, TruncationWarning
 from embed.version import __version__
 
@@ -72,6 +72,11 @@ class Parser(argparse.ArgumentParser):
             if re.match(r"--?[A-Za-z][\w-]*(=|$)", operand):
                 self.error(f"unknown option {operand.split('=')[0]} (a text that looks like an option goes after --)")
         return options, operands + list(arguments[split + 1 :])
+
+
+def command() -> NoReturn:
+    """Be the `embed` command: run it and end the process with its exit code."""
+    leave(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from embed import models
 from embed.config import POOLINGS
-from embed.console import say
+from embed.console import keep, say
 from embed.embedder import DEVICES, Embedder, load
 from embed.errors import ModelError, OptionError, TextError
 from embed.lines import Lines
@@ -80,6 +80,7 @@ def run(options: argparse.Namespace, operands: list[str]) -> int:
         maxseq=options.maxseq,
         threads=options.threads,
     )
+    keep(embedder)
     with embedder:
         _embed(embedder, source, writer(options.format, embedder.dimension), options)
     return 0
