@@ -28,6 +28,7 @@ from embed.version import __version__
 
 if TYPE_CHECKING:
     from embed.embedder import Embedder, load
+    from embed.tokenizer import TokenizedText
 
 __all__ = [
     "DeviceError",
@@ -39,6 +40,7 @@ __all__ = [
     "StateError",
     "TextError",
     "TextTypeError",
+    "TokenizedText",
     "TruncationWarning",
     "VectorError",
     "__version__",
@@ -47,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("Embedder", "load"):
+    if name not in ("Embedder", "TokenizedText", "load"):
         raise AttributeError(f"module 'embed' has no attribute {name!r}")
     from embed import embedder
 

@@ -199,8 +199,8 @@ def load(
     pooling = metadata.pooling if pool is None else pool
     if pool is None and metadata.pooling_source is None:
         warnings.warn(
-            f"{directory.name}: no file says how to pool; taking cls (the first token): pass pool='cls' to confirm it, "
-            "or pool='mean' as sentence-transformers would",
+            f"{directory.name}: no file says how to pool, so cls (the first token) is taken; say pool=cls (--pool cls) "
+            "to confirm it, or mean, as sentence-transformers would",
             GuessWarning,
             stacklevel=2,
         )
@@ -218,7 +218,13 @@ def load(
 
 
 def _cpu_backend(directory: Path, config: ModelConfig, progress: Progress, *, threads: int, max_tokens: int) -> Backend:
-    from embed.cpu.backend import CpuBackend
+    try:
+        from embed.cpu.backend import CpuBackend
+    except ImportError as ex:  # most often the source folder is the current one, and nothing was compiled in it
+        raise DeviceError(
+            f"the compiled part of embed can't be imported ({ex}); leave the source folder, or install there with "
+            "pip install -e ."
+        ) from ex
 
     with Checkpoint.open(directory) as checkpoint:
         check(checkpoint, config)
@@ -235,7 +241,7 @@ def _check_device(device: str) -> None:
     if device not in DEVICES:
         raise OptionError(f"device {device!r} is not one of {', '.join(DEVICES)}")
     if device == "cuda":
-        raise DeviceError("device 'cuda' is not in this version, which computes on the CPU; use device='cpu'")
+        raise DeviceError("device 'cuda' is not in this version, which computes on the CPU; use device cpu or auto")
 
 
 def _checked_maxseq(maxseq: int | None, metadata: Metadata, config: ModelConfig) -> int:

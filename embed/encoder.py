@@ -22,7 +22,7 @@ def forward(
 ) -> NDArray[np.float32]:
     """Return the pooled vectors (texts, width) float32 of a packed batch.
 
-    `progress` is called from the computing thread before every layer, so that it proves the device is alive.
+    `progress` is called from the computing thread before every layer; what it raises abandons the forward.
     """
     states = backend.embed(batch)
     for layer in range(layers):

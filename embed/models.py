@@ -9,9 +9,8 @@ from pathlib import Path
 from embed.errors import ModelError, OptionError
 
 DEMO = "demo"
-SIGNS = frozenset(
-    {"config.json", "modules.json"}
-)  # either makes a model folder: modules.json may say where config.json is
+# Either makes a model folder: modules.json may say where config.json is.
+SIGNS = frozenset({"config.json", "modules.json"})
 
 
 def resolve(model: str | os.PathLike[str]) -> Path:
@@ -19,6 +18,8 @@ def resolve(model: str | os.PathLike[str]) -> Path:
 
     Raises `ModelError` that says why it isn't a model folder. A folder called demo is reached as ./demo.
     """
+    if not isinstance(model, str | os.PathLike):
+        raise ModelError(f"{model!r} is not a model; pass the path of a model folder, or the name {DEMO}")
     name = os.fspath(model)
     if name == DEMO:
         from embed import demo

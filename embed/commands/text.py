@@ -194,6 +194,6 @@ class _Cuts:
         if self._cut:
             texts, were = "text" if self.texts == 1 else "texts", "was" if self._cut == 1 else "were"
             say(
-                f"{self._cut:,} of {self.texts:,} {texts} {were} cut to {self._maxseq:,} tokens (--maxseq); "
+                f"warning: {self._cut:,} of {self.texts:,} {texts} {were} cut to {self._maxseq:,} tokens (--maxseq); "
                 f"the longest had {self._longest:,}"
             )

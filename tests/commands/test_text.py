@@ -43,7 +43,7 @@ def read_csv(out):
 def test_csv_json_and_npy_hold_the_bits_of_the_python_api(model, vectors):
     code, csv, err = run("text", model, *TEXTS)
     assert code == 0
-    assert err == "embed: 1 of 7 texts was cut to 32 tokens (--maxseq); the longest had 62\n"
+    assert err == "embed: warning: 1 of 7 texts was cut to 32 tokens (--maxseq); the longest had 62\n"
     assert read_csv(csv).tobytes() == vectors.tobytes()
     rows = json.loads(run("text", model, *TEXTS, "--format", "json")[1])
     assert np.array(rows, np.float32).tobytes() == vectors.tobytes()
@@ -53,7 +53,7 @@ def test_csv_json_and_npy_hold_the_bits_of_the_python_api(model, vectors):
 def test_standard_input_gives_the_bits_of_arguments(model, vectors):
     code, out, err = run("text", model, "-", stdin="\n".join(TEXTS * 200) + "\n")
     assert code == 0
-    assert err.startswith("embed: 200 of 1,400 texts were cut to 32 tokens")
+    assert err.startswith("embed: warning: 200 of 1,400 texts were cut to 32 tokens")
     assert read_csv(out).tobytes() == np.tile(vectors, (200, 1)).tobytes()
 
 

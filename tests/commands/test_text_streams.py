@@ -75,15 +75,15 @@ def test_numbers_do_not_follow_the_locale(model):
 def test_truncation_is_told_once_with_the_count(model):
     code, out, err = run("text", model, "a b c d", "a b c", "e " * 1201)
     assert (code, len(out.splitlines())) == (0, 3)
-    assert err == "embed: 2 of 3 texts were cut to 5 tokens (--maxseq); the longest had 1,203\n"
+    assert err == "embed: warning: 2 of 3 texts were cut to 5 tokens (--maxseq); the longest had 1,203\n"
     err = run("text", model, "-", stdin="a b c d\n" * 3000)[2]
-    assert err == "embed: 3,000 of 3,000 texts were cut to 5 tokens (--maxseq); the longest had 6\n"
+    assert err == "embed: warning: 3,000 of 3,000 texts were cut to 5 tokens (--maxseq); the longest had 6\n"
 
 
 def test_vectors_that_precede_an_error_have_their_truncation_told(model):
     code, _, err = run("text", model, "-", stdin="a b c d\n" * 600 + "not finite\n")
     assert code == 1
-    assert "embed: 512 of 512 texts were cut" in err
+    assert "embed: warning: 512 of 512 texts were cut" in err
 
 
 def test_a_guess_is_one_line(model):
