@@ -95,7 +95,7 @@ def read_config(directory: Path) -> ModelConfig:
         positions=source.integer("max_position_embeddings", 1, _MAX_SIZE),
         types=_types(source),
         pad_id=_pad_id(source, model_type),
-        eps=source.number("layer_norm_eps") if "layer_norm_eps" in source.values else 1e-12,
+        eps=source.number("layer_norm_eps", most=1.0) if "layer_norm_eps" in source.values else 1e-12,
         activation=_activation(source),
     )
     _check_sizes(source, config)

@@ -115,7 +115,7 @@ class Embedder:
 
         Raises `TextError`, with the index, for ids that this model's `tokenize` can't have returned.
         """
-        normalize = self._normalize if normalize is None else normalize
+        normalize = self._normalize if normalize is None else _yes_or_no(normalize, "normalize")
         for index, text in enumerate(tokenized):
             self._check_ids(text, index)
         vectors = np.empty((len(tokenized), self.dimension), np.float32)
@@ -131,7 +131,7 @@ class Embedder:
         return vectors
 
     def close(self) -> None:
-        """Free the model's memory; later calls raise `StateError`."""
+        """Free the model's memory; whatever would compute afterwards raises `StateError`."""
         self._engine.close()
 
     def __enter__(self) -> Embedder:
@@ -157,6 +157,7 @@ class Embedder:
         if prompt is None:
             name = self._metadata.default_prompt_name if name is None else name
             prompt = "" if name is None else self._named_prompt(name)
+        _refuse_surrogates(prompt)
         if prompt and not self._metadata.include_prompt:
             raise OptionError(
                 "this model's pooling leaves the prompt's tokens out (include_prompt is false), which is not built; "
@@ -190,7 +191,7 @@ def load(
     _check_device(device)
     if pool is not None and pool not in POOLINGS:
         raise OptionError(f"pool {pool!r} is not built; choose one of {', '.join(POOLINGS)}")
-    threads = thread_count(threads)
+    threads, normalize = thread_count(threads), _yes_or_no(normalize, "normalize")
     directory = resolve(model)
     encoder_directory = transformer_directory(directory)
     config = read_config(encoder_directory)
@@ -199,7 +200,7 @@ def load(
     pooling = metadata.pooling if pool is None else pool
     if pool is None and metadata.pooling_source is None:
         warnings.warn(
-            f"{directory.name}: no file says how to pool, so cls (the first token) is taken; say pool=cls (--pool cls) "
+            f"{directory}: no file says how to pool, so cls (the first token) is taken; say pool=cls (--pool cls) "
             "to confirm it, or mean, as sentence-transformers would",
             GuessWarning,
             stacklevel=2,
@@ -237,11 +238,24 @@ def _cpu_backend(directory: Path, config: ModelConfig, progress: Progress, *, th
     return backend
 
 
+def _refuse_surrogates(prompt: str) -> None:
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as ex:
+        raise OptionError(f"the prompt {prompt!r} has a lone surrogate, which is no text; give it as UTF-8") from ex
+
+
 def _check_device(device: str) -> None:
     if device not in DEVICES:
         raise OptionError(f"device {device!r} is not one of {', '.join(DEVICES)}")
     if device == "cuda":
         raise DeviceError("device 'cuda' is not in this version, which computes on the CPU; use device cpu or auto")
+
+
+def _yes_or_no(value: object, name: str) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise OptionError(f"{name} {value!r} is neither True nor False")
+    return bool(value)
 
 
 def _checked_maxseq(maxseq: int | None, metadata: Metadata, config: ModelConfig) -> int:
@@ -255,7 +269,11 @@ def _checked_maxseq(maxseq: int | None, metadata: Metadata, config: ModelConfig)
 
 def _as_list(texts: Iterable[str]) -> list[str]:
     # A string is an iterable of strings too, a set has no order for rows to stand in, a dict's values would be lost.
-    if isinstance(texts, str | bytes | bytearray | memoryview | dict | Set) or not isinstance(texts, Iterable):
+    if (
+        isinstance(texts, str | bytes | bytearray | memoryview | dict | Set)
+        or not isinstance(texts, Iterable)
+        or (isinstance(texts, np.ndarray) and texts.ndim == 0)
+    ):
         raise TextTypeError(f"texts is {type(texts).__name__}; pass a list of strings", 0)
     return list(texts)
 

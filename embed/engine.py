@@ -53,7 +53,7 @@ class _Job:
             raise _Abandoned
 
 
-def _serve(jobs: queue.SimpleQueue[_Job | None]) -> None:
+def _serve(jobs: queue.SimpleQueue[_Job | None], ended: threading.Event) -> None:
     while (job := jobs.get()) is not None:
         try:
             job.result = job.call(job)
@@ -61,23 +61,32 @@ def _serve(jobs: queue.SimpleQueue[_Job | None]) -> None:
             job.error = ex
         job.done.release()
         del job  # or the last job's batch and closures would live until the next one
+    ended.set()  # before the queue is emptied: who finds it unset after his put is found by this loop
+    while not jobs.empty():
+        if (job := jobs.get()) is not None:
+            job.error = _closed()
+            job.done.release()
+
+
+def _closed() -> StateError:
+    return StateError("this embedder is closed; load the model again")
 
 
 class ModelThread:
     """One permanent thread that runs calls in turn.
 
-    OpenMP gives every thread that enters it a team of its own, so all native work of a model happens on one.
+    OpenMP gives every thread that enters it a team of its own, so all native work of a model happens on one. There is
+    no lock to hold: a signal handler may call `run` or `close` while its own thread is inside of either.
     """
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # nothing may enter the queue behind the None that ends it
+        self._ended = threading.Event()
         self._pid = os.getpid()
-        thread = threading.Thread(target=_serve, args=(self._jobs,), name=name, daemon=True)
-        thread.start()
-        self._worker = thread
+        self._worker = threading.Thread(target=_serve, args=(self._jobs, self._ended), name=name, daemon=True)
+        self._worker.start()
         # Also runs at interpreter exit: native code must not run on while the process is torn down.
-        self._finalizer = weakref.finalize(self, _stop, self._jobs, self._lock, thread, self._pid)
+        self._finalizer = weakref.finalize(self, _stop, self._jobs, self._worker, self._pid)
 
     def run(self, call: Callable[[_Job], Any]) -> Any:
         """Run `call(job)` on the thread and return its result, or raise its error. Ctrl-C abandons it."""
@@ -87,12 +96,10 @@ class ModelThread:
                 "load the model again in the child process"
             )
         job = _Job(call)
-        with self._lock:
-            if not self._finalizer.alive:
-                raise StateError("this embedder is closed; load the model again")
-            self._jobs.put(job)
+        self._jobs.put(job)
         try:
-            job.done.acquire()
+            if not job.done.acquire(blocking=not self._ended.is_set()):
+                raise _closed()
         except BaseException:  # KeyboardInterrupt, or what a signal handler raised
             job.abandoned = True
             raise
@@ -107,11 +114,10 @@ class ModelThread:
             self._worker.join()
 
 
-def _stop(jobs: queue.SimpleQueue[_Job | None], lock: threading.Lock, thread: threading.Thread, pid: int) -> None:
+def _stop(jobs: queue.SimpleQueue[_Job | None], thread: threading.Thread, pid: int) -> None:
     if os.getpid() != pid:  # a forked child has the objects, not the thread
         return
-    with lock:
-        jobs.put(None)
+    jobs.put(None)
     if thread is not threading.current_thread():
         thread.join()
 

@@ -6,9 +6,9 @@ Everything here raises `ModelError`, naming the path. Symbolic links are followe
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -23,7 +23,13 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 def exists(path: Path) -> bool:
     """Whether there is anything by that name; a dangling link counts, so that reading it can say what it is."""
-    return os.path.lexists(path)
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as ex:  # what can't be looked at isn't absent: a guess would take its place
+        refuse_unreadable(path, ex)
+    return True
 
 
 def file_bytes(path: Path) -> int:
@@ -146,11 +152,11 @@ class JsonObject:
             self.refuse(key, f"a whole number from {low} to {high}")
         return value
 
-    def number(self, key: str) -> float:
-        """Return a finite number above 0."""
+    def number(self, key: str, most: float = sys.float_info.max) -> float:
+        """Return a number above 0 and at most `most`."""
         value = self.values.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            self.refuse(key, "a number above 0")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+            self.refuse(key, "a number above 0" + (f", at most {most:g}" if most < sys.float_info.max else ""))
         return value
 
     def string(self, key: str) -> str:

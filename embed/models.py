@@ -78,9 +78,9 @@ def _missing(folder: Path, name: str) -> str:
 def _hint(folder: Path, entries: list[str]) -> str:
     """Name the folder below that was meant, where it's plain: a hub cache's snapshot, or the only model inside."""
     inside = [folder / entry for entry in entries]
-    if "snapshots" in entries and (folder / "snapshots").is_dir():
-        inside = list((folder / "snapshots").iterdir())
-    models = sorted(str(path) for path in inside if (path / "config.json").is_file())
+    if "snapshots" in entries and os.access(folder / "snapshots", os.R_OK | os.X_OK):
+        inside = [folder / "snapshots" / entry for entry in os.listdir(folder / "snapshots")]
+    models = sorted(str(path) for path in inside if os.path.isfile(path / "config.json"))
     # A pooling module's folder has a config.json too, but nobody means it.
     models = [path for path in models if not re.search(r"/\d+_[A-Z]\w*$", path)]
     if not models:

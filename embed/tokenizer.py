@@ -113,10 +113,10 @@ def _check_text(text: object, index: int) -> None:
         raise TextTypeError(
             f"text {index} is {type(text).__name__}, not a string; decode bytes, leave out nulls", index
         )
-    if text.isascii():
+    if str.isascii(text):  # not a subclass's own idea of it
         return
     try:
-        text.encode()
+        str.encode(text)
     except UnicodeEncodeError as ex:
         raise TextError(
             f"text {index} has a lone surrogate, U+{ord(text[ex.start]):04X}, as its character {ex.start}, which is no "

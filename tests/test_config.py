@@ -128,6 +128,8 @@ def test_a_body_under_a_head_is_read(tmp_path: Path, architecture: str) -> None:
         ({"num_attention_heads": 5}, ["num_attention_heads", "5", "hidden_size 32"]),
         ({"hidden_size": 520, "num_attention_heads": 4}, ["520", "130", "128"]),
         ({"layer_norm_eps": 0}, ["layer_norm_eps"]),
+        ({"layer_norm_eps": 10**400}, ["layer_norm_eps"]),
+        ({"layer_norm_eps": 1e300}, ["layer_norm_eps", "at most 1"]),
         ({"layer_norm_eps": "1e-5"}, ["layer_norm_eps"]),
         ({"type_vocab_size": 0}, ["type_vocab_size"]),
         ({"pad_token_id": None}, ["pad_token_id", "null"]),

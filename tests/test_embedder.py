@@ -89,7 +89,7 @@ def test_what_is_not_a_string_is_a_type_error_with_its_index(model, texts, index
         model.encode(texts, prompt="query: ")
 
 
-@pytest.mark.parametrize("texts", [b"bytes", {"text": "a"}, {"a", "b"}, None, 5])
+@pytest.mark.parametrize("texts", [b"bytes", {"text": "a"}, {"a", "b"}, None, 5, np.array("a")])
 def test_what_is_no_list_of_texts_is_refused_by_type(model, texts):
     with pytest.raises(TypeError, match=f"texts is {type(texts).__name__}; pass a list"):
         model.encode(texts)
@@ -172,6 +172,19 @@ def test_prompt_and_prompt_name_together_are_refused(model):
 def test_a_prompt_that_is_not_a_string_is_refused(model, options):
     with pytest.raises(embed.OptionError, match="pass a string"):
         model.encode("x", **options)
+
+
+def test_a_surrogate_in_a_prompt_is_the_prompts_fault(model):
+    with pytest.raises(embed.OptionError, match=r"the prompt .* has a lone surrogate"):
+        model.encode("x", prompt="\udc80")
+
+
+@pytest.mark.parametrize("normalize", ["false", 1, np.array([1, 0])])
+def test_normalize_is_true_or_false(directory, model, normalize):
+    with pytest.raises(embed.OptionError, match="neither True nor False"):
+        model.encode("x", normalize=normalize)
+    with pytest.raises(embed.OptionError, match="neither True nor False"):
+        embed.load(directory, normalize=normalize)
 
 
 def test_the_default_prompt_applies_unless_another_is_given(tmp_path):

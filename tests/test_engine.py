@@ -236,3 +236,39 @@ def test_the_interpreter_exits_while_a_forward_runs():
     """)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_signal_handler_may_encode_and_close_whatever_its_thread_is_doing():
+    program = textwrap.dedent("""
+        import faulthandler, signal, time
+        import numpy as np
+        from embed import batching
+        from embed.engine import LocalEngine
+        from embed.errors import StateError
+
+        class Quick:
+            description = ""
+            def embed(self, batch): return batch
+            def self_attention(self, states, layer): return states
+            def feed_forward(self, states, layer): return states
+            def pool(self, states, pooling, normalize): return np.zeros((1, 1), np.float32)
+            def close(self): pass
+
+        faulthandler.dump_traceback_later(30, exit=True)
+        engine = LocalEngine(lambda progress: Quick(), layers=1, dimension=1, pooling="cls")
+        batch = batching.pack([np.zeros(1, np.int32)], None)
+        signal.signal(signal.SIGALRM, lambda *_: engine.encode(batch, normalize=True))
+        signal.setitimer(signal.ITIMER_REAL, 0.0011, 0.0011)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            engine.encode(batch, normalize=True)
+        signal.signal(signal.SIGALRM, lambda *_: engine.close())
+        try:
+            while True:
+                engine.encode(batch, normalize=True)
+        except StateError:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            print("closed")
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr

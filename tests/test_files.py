@@ -103,3 +103,13 @@ def test_a_missing_key_is_called_missing_and_null_counts_as_not_said() -> None:
     assert source.says("no")
     assert source.boolean("null", True)
     assert not source.boolean("no", True)
+
+
+def test_a_path_that_cannot_be_looked_at_is_not_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root no folder is closed to a test, so the system's answer is made up."""
+
+    def refuse(path: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "lstat", refuse)
+    assert "Permission denied" in refusal(exists, Path("model/1_Pooling"))

@@ -82,6 +82,7 @@ def run(options: argparse.Namespace, operands: list[str]) -> int:
     )
     keep(embedder)
     with embedder:
+        embedder.tokenize([], prompt=options.prompt, prompt_name=options.prompt_name)  # refuse it before reading texts
         _embed(embedder, source, writer(options.format, embedder.dimension), options)
     return 0
 

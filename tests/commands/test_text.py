@@ -57,6 +57,12 @@ def test_standard_input_gives_the_bits_of_arguments(model, vectors):
     assert read_csv(out).tobytes() == np.tile(vectors, (200, 1)).tobytes()
 
 
+def test_an_unknown_prompt_name_is_refused_before_standard_input_is_read(model):
+    code, out, err = run("text", "--model", model, "--prompt-name", "nope", "-", stdin="")
+    assert (code, out) == (2, b"")
+    assert "'nope' is not one of this model's prompts (query)" in err
+
+
 @pytest.mark.parametrize(
     ("stdin", "texts"),
     [
