@@ -34,7 +34,7 @@ class Engine(Protocol):
 
 
 class _Abandoned(Exception):
-    """The caller of a forward went away (Ctrl-C) or the engine is closing: stop at the next layer."""
+    """The caller of a forward or a load went away (Ctrl-C): stop at the next layer."""
 
 
 class _Job:
