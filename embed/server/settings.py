@@ -1,0 +1,104 @@
+"""What the service can be told: each setting is a flag of `embed serve`, an `EMBED_…` variable, and an argument."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embed.errors import OptionError
+
+DEFAULT_ADDRESS = "127.0.0.1:8000"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The service's settings; `from_environment` fills in what the caller leaves out."""
+
+    model: str
+    addr: str = DEFAULT_ADDRESS
+    token: str | None = field(default=None, repr=False)  # in no log
+    token_file: str | None = None
+    model_name: str | None = None
+    maxseq: int | None = None
+    pool: str | None = None
+    no_normalize: bool = False
+    device: str = "auto"
+    threads: int | None = None
+    max_texts: int = 4096
+    log_level: str = "warning"
+    access_log: bool = False
+
+    @classmethod
+    def from_environment(cls, given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
+        """Return settings of what is `given` and not None, else of `EMBED_…`, else the defaults.
+
+        Raises `OptionError` naming the variable whose value is refused, or that no model is named.
+        """
+        values = {name: value for name, value in given.items() if value is not None}
+        for name, kind in _KINDS.items():
+            variable = variable_of(name)
+            text = environ.get(variable, "")
+            if name not in values and (text.strip() or (name == "token" and variable in environ)):
+                values[name] = kind(variable, text)
+        if not str(values.get("model", "")).strip():
+            raise OptionError("no model given; name a model folder, or demo (embed serve demo), or set EMBED_MODEL")
+        return cls(**values)
+
+    def secret(self) -> str | None:
+        """Return the token that requests must carry, or None for a service that is open.
+
+        Raises `OptionError` for one that can't be sent in a header, and for a token file that can't be read.
+        """
+        if self.token is not None and self.token_file is not None:
+            raise OptionError("give a token or a token file, not both")
+        if self.token is not None:
+            return _checked_token(self.token, "the token (--token, EMBED_TOKEN)")
+        return None if self.token_file is None else _token_of(Path(self.token_file))
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"EMBED_{name.upper()}"
+
+
+def _token_of(path: Path) -> str:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as ex:
+        raise OptionError(f"the token file {path} can't be read ({getattr(ex, 'strerror', None) or 'not UTF-8'})") from ex
+    return _checked_token(text.strip("\r\n"), f"the token in {path}")
+
+
+def _checked_token(token: str, name: str) -> str:
+    if not token:
+        raise OptionError(f"{name} is empty; leave it out for a service without one, or give at least one character")
+    if not all("!" <= char <= "~" for char in token):
+        raise OptionError(f"{name} has a character that a header can't carry; use ASCII without spaces")
+    return token
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def _whole_number(variable: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(f"{variable} is {text!r}; a whole number is expected") from None
+
+
+def _yes_or_no(variable: str, text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.strip().lower() not in words:
+        raise OptionError(f"{variable} is {text!r}; 1 or 0 is expected")
+    return words[text.strip().lower()]
+
+
+_READERS = {"str": _text, "str | None": _text, "int": _whole_number, "int | None": _whole_number, "bool": _yes_or_no}
+_KINDS = {setting.name: _READERS[str(setting.type)] for setting in dataclasses.fields(Settings)}
