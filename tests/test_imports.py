@@ -32,7 +32,8 @@ LEVELS: tuple[set[str], ...] = (
     {"executor"},
     # What people call.
     {"embedder"},
-    {"commands", "server"},
+    {"server"},
+    {"commands"},
     {"cli"},
     {"__main__"},
 )
@@ -41,8 +42,12 @@ LEVEL_OF = {name: level for level, names in enumerate(LEVELS) for name in names}
 # Packages from outside that only these parts of embed may import, wherever in a file.
 DOORS: dict[str, set[str]] = {
     "cupy": {"cuda"},
+    "falcon": {"server"},
+    "gevent": {"server"},
     "gunicorn": {"server"},
     "huggingface_hub": {"models"},
+    "orjson": {"output", "server"},
+    "prometheus_client": {"server"},
     "safetensors": {"checkpoint"},
     "tokenizers": {"tokenizer"},
 }
