@@ -29,7 +29,7 @@ from services import EMBED, Service, embed_version, peer_command, peer_version
 
 SOURCE = Path(__file__).resolve().parent.parent
 IDLE_S = 2.0
-NOT_COUNTED = ("pip", "setuptools", "_distutils_hack", "distutils-precedence")  # what a fresh environment may have
+NOT_COUNTED = ("pip", "setuptools", "_distutils_hack")  # what a fresh environment may have
 SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
