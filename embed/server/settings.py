@@ -70,7 +70,9 @@ def _token_of(path: Path) -> str:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as ex:
-        raise OptionError(f"the token file {path} can't be read ({getattr(ex, 'strerror', None) or 'not UTF-8'})") from ex
+        raise OptionError(
+            f"the token file {path} can't be read ({getattr(ex, 'strerror', None) or 'not UTF-8'})"
+        ) from ex
     return _checked_token(text.strip("\r\n"), f"the token in {path}")
 
 
