@@ -171,7 +171,7 @@ def test_a_load_that_fails_is_said_to_every_request_and_tried_again_later(start,
     service = start(load)
     service.on_failure.append(failures.append)
     for greenlet in [ask(service, "a") for _ in range(3)]:
-        with pytest.raises(Unavailable, match="can't be loaded: model.safetensors: the file is empty"):
+        with pytest.raises(Unavailable, match=r"can't be loaded: model\.safetensors: the file is empty"):
             greenlet.get(timeout=SECONDS)
     assert len(failures) == 1
     assert service.status == "degraded"
