@@ -84,12 +84,11 @@ def bind(address: Address) -> Listener:
     """Return a socket that listens there. Raises `AddressError` that names the address and says why it can't be."""
     try:
         return _bind_tcp(address) if address.path is None else _bind_unix(address.path)
-    except (socket.gaierror, UnicodeError) as ex:  # UnicodeError: a label that IDNA refuses
-        raise AddressError(
-            f"can't listen on {address.text}: {getattr(ex, 'strerror', None) or 'not a host name'}"
-        ) from ex
+    except UnicodeError as ex:  # a label that IDNA refuses
+        raise AddressError(f"can't listen on {address.text}: that is not a host name") from ex
     except OSError as ex:
-        reason = _REASONS.get(ex.errno or 0) or ex.strerror or str(ex)
+        reason = None if isinstance(ex, socket.gaierror) else _REASONS.get(ex.errno or 0)
+        reason = reason or ex.strerror or str(ex)
         raise AddressError(f"can't listen on {address.text}: {reason}") from ex
 
 

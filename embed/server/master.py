@@ -75,10 +75,7 @@ class Stand(base.Worker):  # type: ignore[misc]  # gunicorn has no types
         self._arguments = arguments
 
     def init_process(self) -> None:
-        for number in Arbiter.SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-        ignore_terminal()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, Arbiter.SIGNALS)
+        _leave_the_master()
         from embed.server.worker import Worker
 
         worker = Worker(*self._arguments)
@@ -196,7 +193,7 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         except BaseException as ex:
             if os.getpid() == self.pid:
                 raise
-            leave(ex.code if isinstance(ex, SystemExit) and isinstance(ex.code, int) else 1)
+            _leave_worker(ex.code if isinstance(ex, SystemExit) and isinstance(ex.code, int) else 1)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self.SIGNALS)
 
@@ -211,6 +208,8 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             worker = self.WORKERS.pop(pid, None)  # as a container's process 1 we inherit strangers, too
             if worker is not None:
                 worker.tmp.close()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)  # children of a worker that could not end them itself
                 if not worker.dismissed:
                     self._judge(worker, os.waitstatus_to_exitcode(status))
 
@@ -227,10 +226,25 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         say(f"warning: the worker process {how}; starting another" + (f" in {delay_s:.0f} s" if delay_s else ""))
 
 
-def ignore_terminal() -> None:
-    """Ignore in a worker what a terminal sends to every process at once; the master decides what it means."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def _leave_the_master() -> None:
+    """Undo in a new worker what it has from the master, and lead a process group of its own.
+
+    Ctrl-C and a closed window then reach the master alone, and whatever the worker starts (pip, for the demo model)
+    can be ended with it.
+    """
+    os.setpgid(0, 0)
+    for number in Arbiter.SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # or `stty tostop` would stop it at its first message
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, Arbiter.SIGNALS)
+
+
+def _leave_worker(code: int) -> NoReturn:
+    """End a worker and its children, without waiting for its threads."""
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
+    leave(code)
 
 
 def _has_terminal() -> bool:

@@ -22,7 +22,7 @@ from embed.console import say
 from embed.errors import OptionError
 from embed.server.address import BACKLOG, Listener
 from embed.server.limits import Limits
-from embed.server.master import Master, Report, Stand, ignore_terminal
+from embed.server.master import Master, Report, Stand
 from embed.server.settings import Settings, variable_of
 
 HEARTBEAT_S = 60  # a worker whose loop stands still for that long is killed; it beats once a second
@@ -83,7 +83,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
 
     def load(self) -> Any:
         """Make the application. Runs in the worker, whose loop isn't running yet."""
-        ignore_terminal()
         prepare_process()
         from embed.server.app import create_app
 
