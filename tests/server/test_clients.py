@@ -18,8 +18,8 @@ import pytest
 import requests
 import tiny
 from command_line import SECONDS
-from live_service import LiveService, serving
 from numpy.typing import NDArray
+from serve_process import Serve
 
 import embed
 
@@ -35,13 +35,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(model: Path) -> Iterator[LiveService]:
-    with serving(model) as service:
+def service(model: Path) -> Iterator[Serve]:
+    with Serve(model) as service:
+        service.ready()
         yield service
 
 
 @pytest.fixture(scope="module")
-def url(service: LiveService) -> str:
+def url(service: Serve) -> str:
     return f"{service.url}/create_embedding"
 
 
