@@ -9,7 +9,8 @@ Each line of standard input is a load, and is answered with a line when it has r
 A client keeps one connection, sends a request, waits for the whole answer, pauses for `pause_s`, and sends the next of
 its group's requests. Requests are whole, head and body; of an answer only status and end are looked at. What is
 answered in the first WARM_UP_S isn't counted. When the time is up, what is on its way is awaited and counted too:
-leaving it out would favour a service whose answers come late. A slow one gets the time for LEAST answers. Any status but 200 ends the program.
+leaving it out would favour a service whose answers come late. Slow ones get the time for LEAST answers. Any status but
+200 ends the program.
 """
 
 from __future__ import annotations
