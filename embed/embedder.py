@@ -25,14 +25,13 @@ from embed.errors import (
     TruncationWarning,
     VectorError,
 )
-from embed.machine import thread_count, whole_number
+from embed.machine import DEVICES, thread_count, whole_number
 from embed.metadata import Metadata, read_metadata, transformer_directory
 from embed.models import resolve
 from embed.tokenizer import TokenizedText, Tokenizer
 from embed.weights import check, embedding_weights, layer_tensor_names, layer_weights
 
 TOKEN_BUDGET = 2048  # tokens in one forward: GEMMs run at full rate from about 500 rows on
-DEVICES = ("auto", "cpu", "cuda")
 
 
 class Embedder:
@@ -120,8 +119,7 @@ class Embedder:
             self._check_ids(text, index)
         vectors = np.empty((len(tokenized), self.dimension), np.float32)
         for chunk in batching.chunks([len(text.ids) for text in tokenized], TOKEN_BUDGET):
-            batch = batching.pack([tokenized[i].ids for i in chunk], self._config.position_pad_id)
-            vectors[chunk] = self._engine.encode(batch, normalize=normalize)
+            vectors[chunk] = self.encode_chunk([tokenized[i] for i in chunk], normalize=normalize)
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             index = int(np.argmin(finite))
@@ -129,6 +127,14 @@ class Embedder:
                 f"text {index}: the model's vector is not finite; the weights or this text break it", index
             )
         return vectors
+
+    def encode_chunk(self, tokenized: Sequence[TokenizedText], *, normalize: bool) -> NDArray[np.float32]:
+        """Return the vectors (n, dimension) float32 of texts computed in one forward, for a caller that cuts chunks.
+
+        They should have some `TOKEN_BUDGET` tokens at most. Nothing is checked: rows may hold NaN or infinities.
+        """
+        batch = batching.pack([text.ids for text in tokenized], self._config.position_pad_id)
+        return self._engine.encode(batch, normalize=normalize)
 
     def close(self) -> None:
         """Free the model's memory; whatever would compute afterwards raises `StateError`."""

@@ -1,0 +1,183 @@
+"""The Falcon application: routes, errors as JSON, and what the worker asks of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import falcon
+import orjson
+
+from embed.embedder import Embedder, load
+from embed.errors import OptionError, TextError
+from embed.models import DEMO
+from embed.server.auth import TokenCheck
+from embed.server.connection import Refused
+from embed.server.limits import Limits
+from embed.server.metrics import Metrics
+from embed.server.resources import CreateEmbedding, Health, MetricsText
+from embed.server.service import QueueFull, Service, Unavailable
+from embed.server.settings import Settings
+
+LOG = logging.getLogger("gunicorn.error")  # where the worker logs, so that there is one log
+
+
+class Application(falcon.App):  # type: ignore[type-arg]
+    """The WSGI application of one service; the worker calls the methods below."""
+
+    def __init__(self, service: Service, metrics: Metrics, settings: Settings, limits: Limits) -> None:
+        super().__init__(
+            media_type=falcon.MEDIA_JSON,
+            middleware=[RequestMetrics(metrics), TokenCheck(settings.secret()), KnownMethods()],
+        )
+        self._service = service
+        self._metrics = metrics
+        self._name = settings.model_name or served_name(settings.model)
+        self.req_options.strip_url_path_trailing_slash = True
+        self.set_error_serializer(_write_error)
+        self._add_error_handlers()
+        health = Health(service, self._name)
+        self.add_route("/", health)
+        self.add_route("/health", health)
+        self.add_route("/create_embedding", CreateEmbedding(service, self._name, settings, limits))
+        self.add_route("/metrics", MetricsText(metrics))
+
+    def _add_error_handlers(self) -> None:
+        self.add_error_handler(Exception, _on_fault)
+        self.add_error_handler(OSError, _on_lost_connection)
+        self.add_error_handler(TextError, _on_text_error)
+        self.add_error_handler(QueueFull, _on_full_queue)
+        self.add_error_handler(Unavailable, _on_unavailable)
+        self.add_error_handler(Refused, _on_refused)
+
+    def refused(self, status: int) -> None:
+        """Count a request that the worker answered itself."""
+        self._metrics.refused(status)
+
+    def on_ready(self, callback: Callable[[str], None]) -> None:
+        """Have `callback` called with what was loaded, each time that the model has been loaded."""
+        self._service.on_ready.append(lambda: callback(self._description()))
+
+    def on_failure(self, callback: Callable[[Exception], None]) -> None:
+        """Have `callback` called with the error, each time that the model could not be loaded."""
+        self._service.on_failure.append(callback)
+
+    def drain(self) -> None:
+        """Take no new texts; those that were taken are computed."""
+        self._service.drain()
+
+    def abandon(self) -> None:
+        """Answer everything that still waits with a 503."""
+        self._service.abandon()
+
+    def close(self) -> None:
+        """End the model thread."""
+        self._service.close()
+
+    def _description(self) -> str:
+        embedder, seconds = self._service.embedder, self._service.last_load_s
+        assert embedder is not None
+        return f"({self._name}, {embedder.dimension} dimensions, {embedder.device}, loaded in {seconds:.1f} s)"
+
+
+def create_app(model: str | None = None, **given: Any) -> Application:
+    """Return the application for `embed.server.Worker`; what isn't `given` is read from `EMBED_…` variables.
+
+    gunicorn -k embed.server.Worker 'embed.server:create_app("path/to/model", token_file="token")'
+
+    Raises `OptionError` for a setting that is refused, and where another worker class runs it.
+    """
+    unknown = set(given) - set(Settings.__dataclass_fields__)
+    if unknown:
+        raise OptionError(f"create_app knows no {min(unknown)}; it takes {', '.join(Settings.__dataclass_fields__)}")
+    return make_app(Settings.from_environment({"model": model, **given}), Limits.from_environment())
+
+
+def make_app(settings: Settings, limits: Limits) -> Application:
+    """Return the application of these settings; its model is being loaded."""
+    metrics = Metrics()
+
+    def load_model() -> Embedder:
+        return load(
+            settings.model,
+            device=settings.device,
+            pool=settings.pool,
+            normalize=not settings.no_normalize,
+            maxseq=settings.maxseq,
+            threads=settings.threads,
+        )
+
+    return Application(Service(load_model, limits=limits, metrics=metrics), metrics, settings, limits)
+
+
+def served_name(model: str) -> str:
+    """Return what a model is called in answers: its folder's name, or the hub name of a hub cache's folder."""
+    if model == DEMO:
+        return DEMO
+    path = Path(model).expanduser().absolute()
+    for folder in (path, *path.parents[:2]):
+        if folder.name.startswith("models--"):
+            return folder.name.removeprefix("models--").replace("--", "/")
+    return path.resolve().name
+
+
+class RequestMetrics:
+    """Falcon middleware that counts and times requests by route."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        req.context.began = time.perf_counter()
+
+    def process_response(self, req: falcon.Request, resp: falcon.Response, resource: object, succeeded: bool) -> None:
+        route = req.uri_template or "none"  # never the path: strangers would make a label each
+        self._metrics.answered(route, resp.status_code, time.perf_counter() - req.context.began)
+
+
+class KnownMethods:
+    """Falcon middleware: a method that no HTTP standard knows is as little allowed as one that a route doesn't take."""
+
+    def process_resource(self, req: falcon.Request, resp: falcon.Response, resource: object, params: object) -> None:
+        if req.method not in falcon.HTTP_METHODS:
+            allowed = [name for name in falcon.HTTP_METHODS if hasattr(resource, f"on_{name.lower()}")]
+            raise falcon.HTTPMethodNotAllowed([*allowed, "OPTIONS"])
+
+
+def _write_error(req: falcon.Request, resp: falcon.Response, ex: falcon.HTTPError) -> None:
+    resp.data = orjson.dumps({"error": ex.description or _SENTENCES.get(ex.status_code, ex.title)})
+    resp.content_type = falcon.MEDIA_JSON
+
+
+def _on_text_error(req: falcon.Request, resp: falcon.Response, ex: Exception, params: object) -> None:
+    raise falcon.HTTPInternalServerError(description=str(ex))
+
+
+def _on_full_queue(req: falcon.Request, resp: falcon.Response, ex: QueueFull, params: object) -> None:
+    raise falcon.HTTPTooManyRequests(description=str(ex), retry_after=ex.retry_after_s)
+
+
+def _on_unavailable(req: falcon.Request, resp: falcon.Response, ex: Exception, params: object) -> None:
+    raise falcon.HTTPServiceUnavailable(description=str(ex), retry_after=5)
+
+
+def _on_refused(req: falcon.Request, resp: falcon.Response, ex: Refused, params: object) -> None:
+    raise falcon.HTTPError(ex.status, description=str(ex))
+
+
+def _on_lost_connection(req: falcon.Request, resp: falcon.Response, ex: OSError, params: object) -> None:
+    raise ex  # for the worker, which knows whether anybody is there to be answered
+
+
+def _on_fault(req: falcon.Request, resp: falcon.Response, ex: Exception, params: object) -> None:
+    LOG.error("a fault in embed itself, answering %s %s", req.method, req.path, exc_info=ex)
+    raise falcon.HTTPInternalServerError(description="a fault in embed itself; the service's log has its trace")
+
+
+_SENTENCES = {
+    404: "there is nothing at this path; texts go to /create_embedding",
+    405: "this path doesn't take that method; the Allow header lists those it does",
+}

@@ -1,0 +1,130 @@
+"""The routes: what each reads from a request and writes into its answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import falcon
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from embed.server.limits import Limits
+from embed.server.metrics import CONTENT_TYPE, Metrics
+from embed.server.payload import Payload, check_headers, from_body, from_query
+from embed.server.service import Service
+from embed.server.settings import Settings
+from embed.server.waiting import give_way
+
+PIECE_NUMBERS = 8192  # 0.3 ms of writing, under the GIL; then others get a turn
+TRUNCATED_HEADER = "Embed-Truncated-Texts"
+
+
+class CreateEmbedding:
+    """Texts to vectors."""
+
+    def __init__(self, service: Service, name: str, settings: Settings, limits: Limits) -> None:
+        self._service = service
+        self._name = name
+        self._normalize = not settings.no_normalize
+        self._max_texts = settings.max_texts
+        self._max_commas = limits.commas
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        check_headers(req)
+        body = req.env["wsgi.input"].read(-1)
+        self._answer(req, resp, from_body(body, max_texts=self._max_texts, max_commas=self._max_commas))
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        self._answer(req, resp, from_query(req.query_string))
+
+    on_head = on_get
+
+    def _answer(self, req: falcon.Request, resp: falcon.Response, payload: Payload) -> None:
+        answer = self._service.embed(
+            payload.texts,
+            normalize=self._normalize if payload.normalize is None else payload.normalize,
+            connection=req.env.get("embed.connection", _Nobody()),
+        )
+        resp.set_header(TRUNCATED_HEADER, str(answer.truncated))
+        pieces = json_pieces(answer.vectors, self._name)
+        if answer.vectors.size <= PIECE_NUMBERS:
+            resp.data = b"".join(pieces)
+        else:
+            resp.stream = giving_way(pieces)
+
+
+class Health:
+    """How the service is; in short for who has no token."""
+
+    def __init__(self, service: Service, name: str) -> None:
+        self._service = service
+        self._name = name
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        state = self._state()
+        if not req.context.trusted:
+            state = {key: state[key] for key in ("status", "model_loaded")}
+        resp.data = orjson.dumps(state)
+
+    on_head = on_get
+
+    def _state(self) -> dict[str, Any]:
+        service, embedder = self._service, self._service.embedder
+        seconds = service.last_load_s
+        state = {
+            "status": service.status,
+            "model": self._name,
+            "model_loaded": embedder is not None,
+            "device": "none" if embedder is None else embedder.device.split()[0],
+            "device_name": None if embedder is None else embedder.device,
+            "dimension": None if embedder is None else embedder.dimension,
+            "max_seq": None if embedder is None else embedder.maxseq,
+            "requests": service.requests,
+            "unload_after_s": 0,
+            "loads": service.loads,
+            "unloads": 0,
+            "last_load_ms": None if seconds is None else round(seconds * 1000),
+            "idle_s": round(service.idle_s, 3),
+        }
+        return state if service.trouble is None else {**state, "error": service.trouble}
+
+
+class MetricsText:
+    """Counters for Prometheus."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        resp.content_type = CONTENT_TYPE
+        resp.data = self._metrics.text()
+
+    on_head = on_get
+
+
+class _Nobody:
+    """A connection that can't be watched, as in Falcon's test client."""
+
+    @contextlib.contextmanager
+    def watch(self, on_eof: Callable[[], None], on_reset: Callable[[], None]) -> Iterator[None]:
+        yield
+
+
+def json_pieces(vectors: NDArray[np.float32], name: str) -> Iterator[bytes]:
+    """Yield the answer's JSON; numbers are written from the array, the shortest that read back to the same f32."""
+    texts, dimension = vectors.shape
+    rows = max(1, PIECE_NUMBERS // dimension)
+    for first in range(0, texts, rows):
+        inside = orjson.dumps(vectors[first : first + rows], option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        yield (b"," if first else b'{"embeddings":[') + inside
+    yield b'],"model":%b,"dimension":%d}' % (orjson.dumps(name), dimension)
+
+
+def giving_way(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a large answer, with a turn for everybody else after each."""
+    for piece in pieces:
+        yield piece
+        give_way()
