@@ -150,6 +150,11 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._status = Arbiter.APP_LOAD_ERROR
         self._stop()
 
+    @property
+    def has_successor(self) -> bool:
+        """Whether a worker follows that takes who connects from now on; then nobody is sent away while this one ends."""
+        return False
+
     # --- connections
 
     def _listen(self) -> None:
@@ -196,12 +201,14 @@ class Worker(base.Worker):  # type: ignore[misc]
         abandon_at = began + max(0.0, self.cfg.graceful_timeout - ABANDON_S)
         end_at = began + max(0.0, self.cfg.graceful_timeout - LAST_S)
         for listener in self._listeners:
-            listener.close()
-        self.wsgi.drain()
+            listener.close(take_waiting=not self.has_successor)
+        if not self.has_successor:
+            self.wsgi.drain()
         self.lobby.drain()
         abandoned = False
         while self.connections and not self._hurry and (now := time.monotonic()) < end_at:
             if now >= abandon_at and not abandoned:
+                self.wsgi.drain()
                 self.wsgi.abandon()
                 abandoned = True
             self._beat(min(1.0, (end_at if abandoned else abandon_at) - now))
