@@ -152,7 +152,7 @@ class Worker(base.Worker):  # type: ignore[misc]
 
     @property
     def has_successor(self) -> bool:
-        """Whether a worker follows that takes who connects from now on; then nobody is sent away while this one ends."""
+        """Whether a worker follows that takes who connects from now on; this one then sends nobody away."""
         return False
 
     # --- connections
