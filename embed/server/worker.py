@@ -36,6 +36,8 @@ LAST_S = 0.5  # before the grace period ends, when the master kills
 
 
 class Worker(base.Worker):  # type: ignore[misc]
+    announces = True  # on stderr: that the model is loaded and where we listen, or why it can't be
+
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
         """Raise `RuntimeError` for settings of gunicorn under which the service can't run."""
@@ -97,8 +99,9 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._watch_parent(loop)
         self._raise_descriptors()
         self._listen()
-        self.wsgi.on_ready(self._ready)
-        self.wsgi.on_failure(self._failed)
+        if self.announces:
+            self.wsgi.on_ready(self._ready)
+            self.wsgi.on_failure(self._failed)
         while self.alive:
             self._beat(1.0)
         if not self._hurry:
@@ -173,13 +176,17 @@ class Worker(base.Worker):  # type: ignore[misc]
         self.connections.add(connection)
         gevent.spawn(self._handler.turn_away if full else self._handler.serve, connection, environ)
 
-    def count(self, request: Any) -> None:
+    def before(self, request: Any) -> None:
         """Note that a request begins."""
         self.cfg.pre_request(self, request)
         self.nr += 1
         if self.nr >= self.max_requests and self.alive:
-            self.log.info("max_requests is reached; a new worker takes over")
+            self.log.info("max_requests is reached, and a new worker takes over")
             self._stop()
+
+    def after(self, request: Any, environ: Any, answer: Any) -> None:
+        """Note that it has ended, with an answer or without."""
+        self.cfg.post_request(self, request, environ, answer)
 
     def is_ending(self) -> bool:
         return not self.alive
