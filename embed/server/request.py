@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from gunicorn.util import unquote_to_wsgi_str
 
 from embed.server.connection import Refused
 
+REUSED_BYTES = 2048  # what connections keep between requests stays small
 # RFC 3986: what reg-name, IP-literal and port may consist of.
 HOST = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 ABSOLUTE = re.compile(r"https?://[^/?#@]+(?:[/?].*)?", re.IGNORECASE)
@@ -26,6 +28,7 @@ _SENTENCES: dict[type[Exception], tuple[int, str]] = {
     errors.LimitRequestHeaders: (431, "the request has too many header fields"),
     errors.ExpectationFailed: (417, "only the expectation 100-continue can be met"),
 }
+_NO_ADDRESS = ""  # with one, each request would have it parsed and compared to those that may set forwarding headers
 _FRAMING = ("HOST", "CONTENT-LENGTH", "CONTENT-TYPE", "TRANSFER-ENCODING")
 
 
@@ -40,6 +43,7 @@ class Rules:
         self.limit_request_fields = 100
         self.header_map = "drop"
         self.forwarder_headers: list[str] = []
+        self.secure_scheme_headers: dict[str, str] = {}
         self.proxy_protocol = "off"
         for loose in (
             "strip_header_spaces",
@@ -71,10 +75,11 @@ class _Source(unreader.Unreader):  # type: ignore[misc]
 class Request(message.Request):  # type: ignore[misc]
     """A request whose head is understood. `length` is its body's, None where it comes in chunks."""
 
-    def __init__(self, head: bytes, rules: Rules, address: Any, number: int) -> None:
+    def __init__(self, head: bytes, rules: Rules) -> None:
         """Raises `Refused`."""
+        self.head = head
         try:
-            super().__init__(rules, _Source(head), address, number)
+            super().__init__(rules, _Source(head), _NO_ADDRESS)
         except (errors.ParseException, errors.NoMoreData) as ex:
             raise _refusal_of(ex) from None
         reader = self.body.reader
@@ -96,6 +101,11 @@ class Request(message.Request):  # type: ignore[misc]
             raise errors.InvalidRequestLine(self.uri)
         super().set_body_reader()
 
+    @property
+    def is_reusable(self) -> bool:
+        """Whether the same bytes may come as this same object again: few, and with no state of reading chunks."""
+        return self.length is not None and len(self.head) <= REUSED_BYTES
+
     def should_close(self) -> bool:
         options = [value.strip() for name, field in self.headers if name == "CONNECTION" for value in field.split(",")]
         asked = {option.lower() for option in options}
@@ -112,8 +122,9 @@ class Request(message.Request):  # type: ignore[misc]
         """Return what was received after a chunked body."""
         return self.unreader.take_buffered()  # type: ignore[no-any-return]
 
+    @functools.cached_property
     def environ(self) -> dict[str, Any]:
-        """Return what WSGI wants to know of the request itself."""
+        """What WSGI wants to know of the request itself."""
         environ: dict[str, Any] = {
             "REQUEST_METHOD": self.method,
             "RAW_URI": self.uri,

@@ -178,13 +178,17 @@ class Worker(base.Worker):  # type: ignore[misc]
         self.connections.add(connection)
         gevent.spawn(self._handler.turn_away if full else self._handler.serve, connection, environ)
 
-    def count(self, request: Any) -> None:
+    def before(self, request: Any) -> None:
         """Note that a request begins."""
         self.cfg.pre_request(self, request)
         self.nr += 1
         if self.nr >= self.max_requests and self.alive:
-            self.log.info("max_requests is reached; a new worker takes over")
+            self.log.info("max_requests is reached, and a new worker takes over")
             self._stop()
+
+    def after(self, request: Any, environ: Any, answer: Any) -> None:
+        """Note that it has ended, with an answer or without."""
+        self.cfg.post_request(self, request, environ, answer)
 
     def is_ending(self) -> bool:
         return not self.alive
