@@ -31,7 +31,9 @@ def assert_is_error(result, status):
     assert result.headers["Content-Type"] == "application/json"
     assert list(result.json) == ["error"]
     sentence = result.json["error"]
-    assert sentence and len(sentence) < 300 and "\n" not in sentence and "Traceback" not in sentence
+    assert 0 < len(sentence) < 300
+    assert "\n" not in sentence
+    assert "Traceback" not in sentence
 
 
 def test_posted_texts_get_a_vector_each_in_their_order(service):
