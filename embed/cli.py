@@ -14,23 +14,25 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from embed.console import check_stdout, drop_output, leave, put, say
-from embed.errors import DeviceError, EmbedError, GuessWarning, ModelError, OptionError, TruncationWarning
+from embed.errors import AddressError, DeviceError, EmbedError, GuessWarning, ModelError, OptionError, TruncationWarning
 from embed.version import __version__
 
 COMMANDS = {
+    "serve": "answer over HTTP with the vectors of texts",
     "text": "turn texts into vectors",
     "info": "say what a model folder holds and what this machine can do",
     "download": "fetch the demo model into the cache folder",
 }
 
-FAILED, REFUSED, NO_MODEL, INTERRUPTED, READER_GONE = 1, 2, 3, 130, 141
+FAILED, REFUSED, NO_MODEL, NO_ADDRESS, INTERRUPTED, READER_GONE = 1, 2, 3, 4, 130, 141
 
 EXIT_CODES = """\
 exit codes:
-  0    done
-  1    a text, or reading or writing, failed
+  0    done; of embed serve: ended by SIGTERM or SIGINT, every request answered
+  1    a text, or reading or writing, failed; of embed serve: ended otherwise
   2    an option, an argument or the device that was asked for is refused
   3    the model cannot be loaded
+  4    the address cannot be listened on
   130  interrupted (Ctrl-C)
   141  whatever read the output went away (as after | head)
 
@@ -145,7 +147,7 @@ def _verdict(ex: BaseException) -> tuple[int, str | None]:
     if isinstance(ex, BrokenPipeError):
         return READER_GONE, None
     if isinstance(ex, EmbedError):
-        codes = {ModelError: NO_MODEL, OptionError: REFUSED, DeviceError: REFUSED}
+        codes = {ModelError: NO_MODEL, OptionError: REFUSED, DeviceError: REFUSED, AddressError: NO_ADDRESS}
         return next((code for kind, code in codes.items() if isinstance(ex, kind)), FAILED), str(ex)
     if isinstance(ex, OSError) and ex.strerror:
         return FAILED, f"{ex.filename}: {ex.strerror}" if ex.filename else ex.strerror

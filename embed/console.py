@@ -9,7 +9,15 @@ from typing import NoReturn
 
 from embed.errors import EmbedError
 
+STDERR = 2
 _kept: list[object] = []
+
+
+def hold_standard_streams() -> None:
+    """Open /dev/null wherever stdin, stdout or stderr is closed, or the next socket would be what they write to."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= STDERR:
+        pass
+    os.close(number)
 
 
 def say(message: str) -> None:

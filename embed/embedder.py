@@ -25,14 +25,13 @@ from embed.errors import (
     TruncationWarning,
     VectorError,
 )
-from embed.machine import thread_count, whole_number
+from embed.machine import DEVICES, thread_count, whole_number
 from embed.metadata import Metadata, read_metadata, transformer_directory
 from embed.models import resolve
 from embed.tokenizer import TokenizedText, Tokenizer
 from embed.weights import check, embedding_weights, layer_tensor_names, layer_weights
 
 TOKEN_BUDGET = 2048  # tokens in one forward: GEMMs run at full rate from about 500 rows on
-DEVICES = ("auto", "cpu", "cuda")
 
 
 class Embedder:

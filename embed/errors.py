@@ -19,6 +19,10 @@ class DeviceError(EmbedError):
     """The device, or the instruction set, that was asked for is not there."""
 
 
+class AddressError(EmbedError):
+    """The service cannot listen on the address it was given; the message names it and says why."""
+
+
 class TextError(EmbedError, ValueError):
     """A text cannot be embedded; `index` is its place in the list that was passed."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from embed.errors import OptionError
 
+DEVICES = ("auto", "cpu", "cuda")
 THREADS_PER_CPU = 8  # more can't be meant; and where a thread can't be had, OpenMP ends the process
 PROC = Path("/proc")
 

@@ -12,6 +12,7 @@ import sys
 from typing import Protocol
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from embed.console import check_stdout, put
@@ -100,5 +101,5 @@ class NpyWriter:
 
 
 def numbers(row: NDArray[np.float32]) -> str:
-    """Return a vector's numbers separated by commas. NumPy's str of an f32 is shortest: 0.5 µs each."""
-    return ",".join(map(str, row))
+    """Return a contiguous vector's numbers separated by commas, in the very characters that the HTTP service writes."""
+    return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode()

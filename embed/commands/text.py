@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from embed import models
 from embed.config import POOLINGS
 from embed.console import keep, say
-from embed.embedder import DEVICES, Embedder, load
+from embed.embedder import Embedder, load
 from embed.errors import ModelError, OptionError, TextError
 from embed.lines import Lines
+from embed.machine import DEVICES
 from embed.output import FORMATS, Writer, check_format, writer
 from embed.progress import Progress
 

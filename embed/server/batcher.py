@@ -28,7 +28,7 @@ FORGET = 0.75  # the weight of everything measured so far against the next chunk
 class Job:
     """The texts of one request on their way through the model.
 
-    The greenlet that waits owns `cancelled` and `leaving`, the model thread all else until it says that it is `done`.
+    The event loop owns `cancelled`, `leaving` and `done`, the model thread all else but `error`, which either may give.
     """
 
     def __init__(self, tokenized: Sequence[TokenizedText], dimension: int, *, normalize: bool) -> None:
@@ -43,9 +43,6 @@ class Job:
         self._order = sorted(range(len(tokenized)), key=lambda i: -len(tokenized[i].ids))
         self._taken = 0
         self._computed = 0
-
-    def cancel(self) -> None:
-        self.cancelled = True
 
     def leave(self) -> None:
         self.leaving = True

@@ -100,9 +100,8 @@ class Service:
 
     def abandon(self) -> None:
         """Answer whatever still waits with an error."""
-        for job in self._waiting:
-            job.error = job.error or Unavailable("the service is ending; send the request again")
-            job.done.set()
+        for job in list(self._waiting):
+            self._give_up(job, Unavailable("the service is ending; send the request again"))
 
     def close(self) -> None:
         """End the model thread after the chunk that it computes, and free the model."""
@@ -148,24 +147,17 @@ class Service:
         return self.embedder
 
     def _check_room(self, tokens: int) -> None:
+        """Raise `QueueFull` unless a request of so many tokens may wait; any may where none does."""
         most = self._limits
-        full = len(self._waiting) >= most.queue_requests or (
-            self._waiting_tokens + tokens > most.queue_tokens and self._waiting
-        )
-        if full and not self._evict():
-            depth = f"{len(self._waiting):,} requests, {self._waiting_tokens:,} tokens"
-            seconds = max(1, min(60, round(self._waiting_tokens / self._thread.pace.tokens_per_s)))
-            raise QueueFull(f"the queue is full ({depth}); try again in {seconds} s", seconds)
-
-    def _evict(self) -> bool:
-        """Give up a request whose client seems to have gone, if there is one."""
-        for job in self._waiting:
-            if job.leaving and not job.cancelled:
-                job.cancel()
-                job.error = Unavailable("the queue is full, and this client had shut its sending side")
-                job.done.set()
-                return True
-        return False
+        while len(self._waiting) >= most.queue_requests or (
+            self._waiting and self._waiting_tokens + tokens > most.queue_tokens
+        ):
+            leaving = next((job for job in self._waiting if job.leaving), None)
+            if leaving is None:
+                depth = f"{len(self._waiting):,} requests, {self._waiting_tokens:,} tokens"
+                seconds = max(1, min(60, round(self._waiting_tokens / self._thread.pace.tokens_per_s)))
+                raise QueueFull(f"the queue is full ({depth}); try again in {seconds} s", seconds)
+            self._give_up(leaving, Unavailable("the queue is full, and this client had shut its sending side"))
 
     def _tokenize(self, embedder: Embedder, texts: Sequence[str]) -> list[TokenizedText]:
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
@@ -176,16 +168,27 @@ class Service:
         self._waiting[job] = None
         self._waiting_tokens += job.tokens
         self._thread.submit(job)
+        lost = ConnectionResetError("the client hung up")
         try:
-            with connection.watch(job.leave, job.cancel):
+            with connection.watch(job.leave, lambda: self._give_up(job, lost)):
                 job.done.wait()
         finally:  # an answer, or the deadline, or a connection that is closed
-            job.cancel()
-            del self._waiting[job]
-            self._waiting_tokens -= job.tokens
+            self._release(job)
             self._last_used = time.monotonic()
         if job.error is not None:
             raise job.error
+
+    def _give_up(self, job: Job, error: Exception) -> None:
+        """Compute a job no further, and have its greenlet raise `error`."""
+        job.fail(error)
+        job.done.set()
+        self._release(job)
+
+    def _release(self, job: Job) -> None:
+        job.cancelled = True
+        if job in self._waiting:
+            del self._waiting[job]
+            self._waiting_tokens -= job.tokens
 
     # What the model thread reports.
 

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embed.config import POOLINGS
 from embed.errors import OptionError
+from embed.machine import DEVICES, thread_count
 
 DEFAULT_ADDRESS = "127.0.0.1:8000"
+MAX_GRACEFUL_S = 86_400
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -32,6 +35,7 @@ class Settings:
     max_texts: int = 4096
     log_level: str = "warning"
     access_log: bool = False
+    graceful_s: int = 30
 
     @classmethod
     def from_environment(cls, given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
@@ -48,6 +52,22 @@ class Settings:
         if not str(values.get("model", "")).strip():
             raise OptionError("no model given; name a model folder, or demo (embed serve demo), or set EMBED_MODEL")
         return cls(**values)
+
+    def check(self) -> None:
+        """Raise `OptionError` for a value that no model and no machine could take."""
+        for name, value, choices in (
+            ("pool", self.pool, POOLINGS),
+            ("device", self.device, DEVICES),
+            ("log-level", self.log_level, LOG_LEVELS),
+        ):
+            if value is not None and value not in choices:
+                raise OptionError(f"{name} {value!r} is not one of {', '.join(choices)}")
+        thread_count(self.threads)
+        if self.max_texts < 1:
+            raise OptionError(f"max-texts {self.max_texts}: at least 1 is needed")
+        if not 0 <= self.graceful_s <= MAX_GRACEFUL_S:
+            raise OptionError(f"graceful {self.graceful_s}: 0 to {MAX_GRACEFUL_S} seconds can be waited")
+        self.secret()
 
     def secret(self) -> str | None:
         """Return the token that requests must carry, or None for a service that is open.

@@ -1,0 +1,163 @@
+"""Runs the service: gunicorn embedded, from a socket that listens already to an exit code.
+
+gunicorn reads none of its own configuration here, neither gunicorn.conf.py nor GUNICORN_CMD_ARGS: what can be set are
+this project's settings and limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import resource
+import signal
+from typing import Any
+from urllib.parse import quote
+
+from gunicorn import systemd
+from gunicorn.app.base import BaseApplication
+from gunicorn.glogging import Logger
+
+from embed.console import say
+from embed.errors import OptionError
+from embed.server.address import BACKLOG, Listener
+from embed.server.limits import Limits
+from embed.server.master import Master, Report, Stand
+from embed.server.settings import Settings, variable_of
+
+HEARTBEAT_S = 60  # a worker whose loop stands still for that long is killed; it beats once a second
+SHARED_MEMORY = "/dev/shm"  # for the heartbeat's file: never a slow disk, and there in read-only containers
+DESCRIPTORS_BESIDES = 128  # files, pipes and sockets that are no client's
+# Of the environment, what would change how gunicorn starts.
+GUNICORN_VARIABLES = ("GUNICORN_PID", "GUNICORN_FD", "NOTIFY_SOCKET")
+
+
+def serve(settings: Settings, listener: Listener) -> int:
+    """Serve until a signal ends it and return the exit code: 0, or 1 if requests were cut off.
+
+    Raises the `EmbedError` that kept the model from being loaded the first time.
+    """
+    logging.raiseExceptions = False  # a log that can't be written is no reason to write more
+    taken = {name: os.environ.pop(name) for name in GUNICORN_VARIABLES if name in os.environ}
+    service = Service(settings, listener, notify_socket=taken.get("NOTIFY_SOCKET"))
+    try:
+        Master(service, service.report, service.renew, settings.graceful_s).run()
+    except SystemExit as ex:
+        return 0 if ex.code == 0 else 1
+    raise AssertionError("gunicorn's arbiter returned")
+
+
+def raise_descriptor_limit(connections: int) -> None:
+    """Let this process open a descriptor a connection, as far as the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + DESCRIPTORS_BESIDES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
+    """What gunicorn runs: its configuration, made in the master, and the application, made in each worker."""
+
+    def __init__(self, settings: Settings, listener: Listener, notify_socket: str | None = None) -> None:
+        self.report = Report()
+        self._settings = settings
+        self._listener = listener
+        self._notify_socket = notify_socket
+        self._token = settings.secret()
+        self._limits = Limits.from_environment()
+        raise_descriptor_limit(self._limits.connections)
+        super().__init__()
+
+    def load_config(self) -> None:
+        for name, value in self._configuration().items():
+            self.cfg.set(name, value)
+
+    def renew(self) -> None:
+        """Read the token file again; if that fails, keep the token."""
+        try:
+            self._token = self._settings.secret()
+        except OptionError as ex:
+            say(f"warning: {ex}; the token stays what it was")
+
+    def load(self) -> Any:
+        """Make the application. Runs in the worker, whose loop isn't running yet."""
+        prepare_process()
+        from embed.server.app import create_app
+
+        try:
+            application = create_app(**self._arguments())
+        except Exception as ex:  # whatever it is, the master says it and ends the service
+            self.report.fail(ex)
+            raise SystemExit(1) from ex
+        application.on_ready(self._ready)
+        application.on_failure(self._failed)
+        return application
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the settings, with the token that the master has read in place of where it came from."""
+        for name in ("token", "token_file"):
+            os.environ.pop(variable_of(name), None)
+        return {**dataclasses.asdict(self._settings), "token": self._token, "token_file": None}
+
+    def _ready(self, info: str) -> None:
+        self.report.set_loaded()
+        say(f"listening on {self._listener.url} {info}")
+        if self._notify_socket is not None:
+            os.environ["NOTIFY_SOCKET"] = self._notify_socket
+            systemd.sd_notify(f"READY=1\nSTATUS={info}", logging.getLogger("gunicorn.error"))
+
+    def _failed(self, error: Exception) -> None:
+        if self.report.loaded:  # it was a reload: better no answers but /health's than no service
+            say(f"error: {error} (requests get 503; a reload with SIGHUP tries again)")
+        else:
+            self.report.fail(error)
+            os.kill(os.getpid(), signal.SIGTERM)  # those who wait get their 503
+
+    def _configuration(self) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            "bind": f"fd://{self._listener.socket.detach()}",
+            "backlog": BACKLOG,
+            "workers": 1,  # more would be more copies of the weights, and no batching across requests
+            "worker_class": Stand,
+            "worker_connections": self._limits.connections,
+            "worker_tmp_dir": SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None,
+            "timeout": HEARTBEAT_S,
+            "graceful_timeout": settings.graceful_s,
+            "max_requests": 0,
+            "preload_app": False,
+            "control_socket_disable": True,
+            "http_parser": "python",
+            "limit_request_line": 0,  # the limits are our own: 64 KiB of head
+            "limit_request_field_size": 0,
+            "forwarded_allow_ips": "",
+            "proc_name": "embed",
+            "logger_class": ServiceLogger,
+            "loglevel": settings.log_level,
+            "accesslog": "-" if settings.access_log else None,
+        }
+
+
+def prepare_process() -> None:
+    """Set what must be set in a worker before NumPy and OpenMP are loaded."""
+
+
+class ServiceLogger(Logger):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn's log, without what a request says: queries hold tokens and texts."""
+
+    def access(self, resp: Any, req: Any, environ: dict[str, Any], request_time: Any) -> None:
+        """Log a request in one line. gunicorn's formats could show a query, or a line break that a path decodes to."""
+        if not self.access_log_enabled:
+            return
+        self.access_log.info(
+            '%s %s "%s %s" %s %s %.1f ms',
+            environ.get("REMOTE_ADDR") or "-",
+            self.now(),
+            environ.get("REQUEST_METHOD", "-"),
+            quote(environ.get("PATH_INFO", "-").encode("latin-1", "replace")),
+            str(resp.status).partition(" ")[0],
+            resp.sent,
+            request_time.total_seconds() * 1000,
+        )
