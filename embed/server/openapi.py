@@ -213,8 +213,8 @@ def _error_responses(settings: Settings, limits: Limits) -> About:
     queue = f"{limits.queue_requests:,} requests or {limits.queue_tokens:,} tokens"
     retry = {"Retry-After": _ref("headers", "RetryAfter")}
     too_large = (
-        f"The body is over {limits.body_bytes:,} bytes or {limits.commas:,} commas, or has more than "
-        f"{settings.max_texts:,} texts"
+        f"The body is over {limits.body_bytes:,} bytes, {limits.commas:,} commas or half as many colons or brackets, "
+        f"or has more than {settings.max_texts:,} texts"
     )
     return {
         "BadRequest": _error("The request, its query or its body is malformed, or names no text"),

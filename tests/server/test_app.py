@@ -7,9 +7,10 @@ import falcon
 import gevent
 import numpy as np
 import pytest
-from stub_service import DIMENSION, MAXSEQ, PATIENCE_S, StubEmbedder, serving, vector
+from stub_embedder import ABORTS, DIMENSION, NOT_FINITE, StubEmbedder, vector_of
+from stub_service import SECONDS, behind_a_held_one, serving
 
-from embed.errors import ModelError, OptionError
+from embed.errors import ModelError, OptionError, TextError
 from embed.server import app as app_module
 from embed.server import service as service_module
 from embed.server.app import create_app, served_name
@@ -44,7 +45,7 @@ def test_posted_texts_get_a_vector_each_in_their_order(service):
     assert list(result.json) == ["embeddings", "model", "dimension"]
     assert result.json["model"] == "stub"
     assert result.json["dimension"] == DIMENSION
-    expected = np.array([vector(text) for text in texts])
+    expected = np.array([vector_of(text) for text in texts])
     assert np.array_equal(np.array(result.json["embeddings"], np.float32), expected)
 
 
@@ -55,7 +56,7 @@ def test_every_spelling_of_one_text_gets_the_same_answer(service, body):
 
 def test_a_get_gives_what_a_post_of_one_text_gives(service):
     for text, query in [("a b", "text=a+b"), ("a b", "text=a%20b"), ("ä+c", "text=%C3%A4%2Bc"), ("", "text=")]:
-        got = service.get("/create_embedding", query_string=query)
+        got = service.get("/create_embedding", query)
         assert got.status_code == 200
         assert got.content == service.embed({"text": text}).content
 
@@ -65,8 +66,8 @@ def test_a_get_gives_what_a_post_of_one_text_gives(service):
     [("", True), ("normalize=false", False), ("normalize=FALSE", False), ("normalize=0", True), ("normalize=", True)],
 )
 def test_in_a_query_only_the_word_false_turns_normalisation_off(service, query, normalized):
-    got = service.get("/create_embedding", query_string=f"text=abc&{query}").json["embeddings"]
-    assert np.array_equal(np.array(got, np.float32), [vector("abc", normalized)])
+    got = service.get("/create_embedding", f"text=abc&{query}").json["embeddings"]
+    assert np.array_equal(np.array(got, np.float32), [vector_of("abc", normalize=normalized)])
 
 
 @pytest.mark.parametrize("no_normalize", [True, False])
@@ -74,20 +75,20 @@ def test_normalisation_is_the_services_unless_the_request_says(no_normalize):
     with serving(no_normalize=no_normalize) as service:
         for given, expected in [({}, not no_normalize), ({"normalize": True}, True), ({"normalize": False}, False)]:
             got = service.embed({"text": "abc", **given}).json["embeddings"]
-            assert np.array_equal(np.array(got, np.float32), [vector("abc", expected)])
-        got = service.get("/create_embedding", query_string="text=abc").json["embeddings"]
-        assert np.array_equal(np.array(got, np.float32), [vector("abc", not no_normalize)])
+            assert np.array_equal(np.array(got, np.float32), [vector_of("abc", normalize=expected)])
+        got = service.get("/create_embedding", "text=abc").json["embeddings"]
+        assert np.array_equal(np.array(got, np.float32), [vector_of("abc", normalize=not no_normalize)])
 
 
 def test_a_header_counts_the_texts_that_were_cut(service):
-    for texts, count in [(["a"], "0"), (["a" * MAXSEQ, "b", "c" * 500], "2")]:
+    for texts, count in [(["a"], "0"), (["a " * 1001, "b", "c " * 1000, "d " * 5000], "2")]:
         assert service.embed({"text": texts}).headers["Embed-Truncated-Texts"] == count
 
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_head_gives_the_headers_of_get_and_no_body(service, path):
     query = "text=abc" if path == "/create_embedding" else ""
-    get, head = service.get(path, query_string=query), service.client.simulate_head(path, query_string=query)
+    get, head = service.get(path, query), service.client.simulate_head(path, query_string=query)
     assert head.status_code == get.status_code == 200
     assert head.content == b""
     volatile = {"content-length"} if path in ("/metrics", "/", "/health") else set()
@@ -103,7 +104,7 @@ def test_head_of_a_bad_query_has_the_status_of_get(service):
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_trailing_slash_changes_nothing(service, path):
     query = "text=abc" if path == "/create_embedding" else ""
-    assert service.get(path.rstrip("/") + "/", query_string=query).status_code == 200
+    assert service.get(path.rstrip("/") + "/", query).status_code == 200
     assert service.client.simulate_post("/create_embedding/", json={"text": "a"}).status_code == 200
 
 
@@ -158,7 +159,7 @@ def test_a_service_of_at_most_two_texts_refuses_three_with_both_numbers():
         assert "at most 2 " in result.json["error"]
 
 
-@pytest.mark.parametrize(("word", "reason"), [("NAN", "not finite"), ("BOOM", "the forward broke")])
+@pytest.mark.parametrize(("word", "reason"), [(NOT_FINITE, "not finite"), (ABORTS, "out of memory")])
 def test_a_text_that_fails_is_a_500_naming_its_index(service, word, reason):
     result = service.embed({"text": ["fine", "fine too", word, "fine"]})
     assert_is_error(result, 500)
@@ -166,14 +167,25 @@ def test_a_text_that_fails_is_a_500_naming_its_index(service, word, reason):
     assert reason in result.json["error"]
 
 
-def test_a_text_that_cannot_be_tokenised_is_a_500_naming_its_index(service):
-    result = service.embed({"text": ["fine", "UNTOKENIZABLE"]})
-    assert_is_error(result, 500)
-    assert result.json["error"].startswith("text 1")
+class BrokenTokenizer(StubEmbedder):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def tokenize(self, texts):
+        raise self.error
 
 
-def test_a_fault_of_ours_is_a_500_that_tells_nothing_and_a_trace_in_the_log(service, caplog):
-    result = service.embed({"text": "FAULT"})
+def test_a_text_that_cannot_be_tokenised_is_a_500_naming_its_index():
+    with serving(BrokenTokenizer(TextError("text 1 cannot be tokenised; leave it out", 1))) as service:
+        result = service.embed({"text": ["a", "b"]})
+        assert_is_error(result, 500)
+        assert result.json["error"] == "text 1 cannot be tokenised; leave it out"
+
+
+def test_a_fault_of_ours_is_a_500_that_tells_nothing_and_a_trace_in_the_log(caplog):
+    with serving(BrokenTokenizer(ValueError("a secret of the inside"))) as service:
+        result = service.embed({"text": "a"})
     assert_is_error(result, 500)
     assert "secret" not in result.text
     (record,) = caplog.records
@@ -181,78 +193,64 @@ def test_a_fault_of_ours_is_a_500_that_tells_nothing_and_a_trace_in_the_log(serv
     assert "a secret of the inside" in str(record.exc_info[1])
 
 
-@pytest.mark.parametrize("word", ["NAN", "BOOM"])
-def test_what_fails_in_a_shared_chunk_is_charged_to_its_own_request(word):
+@pytest.mark.parametrize("broken", [NOT_FINITE, ABORTS])
+def test_what_fails_in_a_shared_chunk_is_charged_to_its_own_request(broken):
     embedder = StubEmbedder()
-    bodies = [{"text": ["a", "b"]}, {"text": ["c", word]}, {"text": "d"}]
+    bodies = [{"text": ["a", "b"]}, {"text": ["c", broken]}, {"text": "d"}]
     with serving(embedder) as service:
         alone = service.embed(bodies[0]).content, service.embed(bodies[2]).content
-        embedder.hold()
-        first = gevent.spawn(service.embed, {"text": "first"})
-        gevent.sleep(0)
-        embedder.wait_until_held()
-        together = [gevent.spawn(service.embed, body) for body in bodies]
-        gevent.sleep(0)  # all three are queued now, behind the chunk that holds at the gate
-        embedder.release()
-        results = [greenlet.get(timeout=PATIENCE_S) for greenlet in [first, *together]]
-        assert any(len(chunk) == 5 and word in chunk for chunk in embedder.chunks), "they did share a chunk"
+        greenlets = behind_a_held_one(service, embedder, bodies)
+        embedder.gate.set()
+        results = [greenlet.get(timeout=SECONDS) for greenlet in greenlets]
+        assert any(sorted(chunk) == sorted(["a", "b", "c", "d", broken]) for chunk in embedder.chunks)
         assert [result.status_code for result in results] == [200, 200, 500, 200]
         assert results[2].json["error"].startswith("text 1")
         assert (results[1].content, results[3].content) == alone
 
 
-def in_the_queue(service, embedder, count):
-    """Put requests in: the first is being computed and holds at the gate."""
-    embedder.hold()
-    greenlets = [gevent.spawn(service.embed, {"text": "waits"}) for _ in range(count)]
-    gevent.sleep(0)
-    embedder.wait_until_held()
-    return greenlets
-
-
 @pytest.mark.parametrize("text", ["short", ["a", "list"]])
-@pytest.mark.parametrize("limits", [Limits(queue_requests=2), Limits(queue_tokens=14)], ids=["requests", "tokens"])
+@pytest.mark.parametrize("limits", [Limits(queue_requests=2), Limits(queue_tokens=2)], ids=["requests", "tokens"])
 def test_a_full_queue_is_a_429_with_the_time_to_try_again(limits, text):
     embedder = StubEmbedder()
     with serving(embedder, limits=limits) as service:
-        waiting = in_the_queue(service, embedder, 2)
+        waiting = behind_a_held_one(service, embedder, [{"text": "waits"}])
         result = service.embed({"text": text})
         assert_is_error(result, 429)
         assert 1 <= int(result.headers["Retry-After"]) <= 60
-        assert "2 requests, 14 tokens" in result.json["error"]
+        assert "2 requests, 2 tokens" in result.json["error"]
         assert service.get("/health").json["status"] == "healthy"
-        embedder.release()
-        assert [greenlet.get(timeout=PATIENCE_S).status_code for greenlet in waiting] == [200, 200]
+        embedder.gate.set()
+        assert [greenlet.get(timeout=SECONDS).status_code for greenlet in waiting] == [200, 200]
         assert service.embed({"text": text}).status_code == 200, "the room is there again"
 
 
 def test_one_request_over_the_tokens_of_the_queue_is_taken_when_it_is_alone():
     with serving(limits=Limits(queue_tokens=2)) as service:
-        assert service.embed({"text": ["a", "b"]}).status_code == 200
+        assert service.embed({"text": ["a", "b c"]}).status_code == 200
 
 
 def test_a_draining_service_answers_503_and_finishes_what_it_has():
     embedder = StubEmbedder()
     with serving(embedder) as service:
-        (waiting,) = in_the_queue(service, embedder, 1)
+        waiting = behind_a_held_one(service, embedder, [{"text": "waits"}])
         service.app.drain()
         result = service.embed({"text": "late"})
         assert_is_error(result, 503)
         assert int(result.headers["Retry-After"]) > 0
         assert service.get("/health").json["status"] == "draining"
-        embedder.release()
-        assert waiting.get(timeout=PATIENCE_S).status_code == 200
+        embedder.gate.set()
+        assert [greenlet.get(timeout=SECONDS).status_code for greenlet in waiting] == [200, 200]
 
 
 def test_an_abandoned_queue_is_answered_503():
     embedder = StubEmbedder()
     with serving(embedder) as service:
-        waiting = in_the_queue(service, embedder, 3)
+        waiting = behind_a_held_one(service, embedder, [{"text": "a"}, {"text": "b"}])
         service.app.drain()
         service.app.abandon()
         for greenlet in waiting:
-            assert_is_error(greenlet.get(timeout=PATIENCE_S), 503)
-        embedder.release()
+            assert_is_error(greenlet.get(timeout=SECONDS), 503)
+        embedder.gate.set()
 
 
 HEALTH_FIELDS = {
@@ -276,7 +274,7 @@ def test_health_is_told_during_the_load_and_after_it(path):
     may_load = threading.Event()
 
     def load():
-        assert may_load.wait(PATIENCE_S)
+        assert may_load.wait(SECONDS)
         return StubEmbedder()
 
     with serving(load=load) as service:
@@ -289,12 +287,12 @@ def test_health_is_told_during_the_load_and_after_it(path):
         assert service.get(path).json["model_loaded"] is False
         may_load.set()
         service.wait_for_load()
-        assert early.get(timeout=PATIENCE_S).status_code == 200, "a request that came too early waits for the load"
+        assert early.get(timeout=SECONDS).status_code == 200, "a request that came too early waits for the load"
         health = service.get(path).json
         assert health.pop("idle_s") >= 0
         assert health.pop("last_load_ms") >= 0
         loaded = {"model_loaded": True, "device": "cpu", "device_name": "cpu stub", "dimension": DIMENSION}
-        expected = {**HEALTH_FIELDS, **loaded, "max_seq": MAXSEQ, "requests": 1, "loads": 1}
+        expected = {**HEALTH_FIELDS, **loaded, "max_seq": 1000, "requests": 1, "loads": 1}
         del expected["last_load_ms"]
         assert health == expected
 
@@ -372,10 +370,10 @@ def test_a_connection_that_is_lost_while_its_body_is_read_is_left_to_the_worker(
 def test_a_deadline_passes_through_the_application_and_gives_the_queue_its_place_back():
     embedder = StubEmbedder()
     with serving(embedder, limits=Limits(queue_requests=1)) as service:
-        embedder.hold()
+        embedder.gate.clear()
         with pytest.raises(gevent.Timeout), gevent.Timeout(0.05):
             service.embed({"text": "a"})
-        embedder.release()
+        embedder.gate.set()
         assert service.embed({"text": "b"}).status_code == 200
 
 
