@@ -95,7 +95,9 @@ def create_app(model: str | None = None, **given: Any) -> Application:
     unknown = set(given) - set(Settings.__dataclass_fields__)
     if unknown:
         raise OptionError(f"create_app knows no {min(unknown)}; it takes {', '.join(Settings.__dataclass_fields__)}")
-    return make_app(Settings.from_environment({"model": model, **given}), Limits.from_environment())
+    settings = Settings.from_environment({"model": model, **given})
+    settings.check()
+    return make_app(settings, Limits.from_environment())
 
 
 def make_app(settings: Settings, limits: Limits) -> Application:

@@ -444,3 +444,9 @@ def test_create_app_needs_a_model(monkeypatch):
     monkeypatch.delenv("EMBED_MODEL", raising=False)
     with pytest.raises(OptionError, match="no model given"):
         create_app()
+
+
+@pytest.mark.parametrize("given", [{"max_texts": 0}, {"pool": "median"}, {"token": ""}])
+def test_create_app_refuses_a_value_that_nothing_could_take(given):
+    with pytest.raises(OptionError):
+        create_app("some/model", **given)
