@@ -79,6 +79,7 @@ class Stand(base.Worker):  # type: ignore[misc]  # gunicorn has no types
         from embed.server.worker import Worker
 
         worker = Worker(*self._arguments)
+        worker.announces = False  # the application's callbacks do
         worker.tmp.close()
         worker.tmp = self.tmp  # whose times the master watches
         worker.pid = self.pid
