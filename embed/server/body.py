@@ -1,0 +1,133 @@
+"""A request's body as the application reads it: received when it's asked for, whole, without its chunks."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+
+import gevent
+from gunicorn.http.errors import NoMoreData, ParseException
+
+from embed.server.connection import BODY, BODY_READ_BYTES, READ_BYTES, Connection, Refused
+from embed.server.request import Request
+
+TURN_S = 0.002  # of a fast sender, before others get one
+
+
+class Body:
+    """`wsgi.input`. What goes wrong while the body arrives raises `Refused`, or `ConnectionError`."""
+
+    def __init__(self, request: Request, connection: Connection) -> None:
+        self._request = request
+        self._connection = connection
+        self._file: io.BytesIO | None = None
+        self._failure: Exception | None = None
+        self._held = 0
+        self._turn = 0.0
+
+    @property
+    def unread(self) -> bool:
+        """Whether bytes of the body may still be on their way, so that no further request can be told from them."""
+        return self._file is None and self._request.length != 0
+
+    def read(self, size: int = -1) -> bytes:
+        return self._all().read(size)
+
+    def readline(self, size: int = -1) -> bytes:
+        return self._all().readline(size)
+
+    def readlines(self, hint: int = -1) -> list[bytes]:
+        return self._all().readlines(hint)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._all())
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._connection.lobby.buffered -= self._held
+        self._held = 0
+        if self._file is not None:
+            self._file = io.BytesIO()
+
+    def _all(self) -> io.BytesIO:
+        if self._failure is not None:
+            raise self._failure
+        if self._file is None:
+            try:
+                self._file = io.BytesIO(self._receive())
+            except Exception as ex:
+                self._failure = ex
+                self.close()
+                raise
+        return self._file
+
+    def _receive(self) -> bytes:
+        length, connection = self._request.length, self._connection
+        if length == 0:
+            return b""
+        if length is not None and length > connection.limits.body_bytes:
+            raise self._too_large()
+        if self._request.expects_continue and not connection.buffer:
+            connection.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.begin(BODY, connection.limits.idle_s)
+        self._turn = time.monotonic() + TURN_S
+        body = self._chunked() if length is None else self._of_length(length)
+        connection.end_stage()
+        return body
+
+    def _of_length(self, length: int) -> bytes:
+        connection = self._connection
+        piece, connection.buffer = connection.buffer[:length], connection.buffer[length:]
+        pieces = [piece]
+        self._hold(len(piece))
+        missing = length - len(piece)
+        while missing:
+            piece = connection.receive(min(missing, BODY_READ_BYTES))
+            if not piece:
+                raise Refused(400, f"the body ended {missing:,} bytes before its Content-Length")
+            pieces.append(piece)
+            missing -= len(piece)
+            self._hold(len(piece))
+        return b"".join(pieces)
+
+    def _chunked(self) -> bytes:
+        body = bytearray()
+        wire = 0
+        allowance = self._connection.limits.head_bytes
+
+        def receive(hint: int | None) -> bytes:
+            """Return the next bytes of the wire; chunks may cost 64 KiB, and a sixteenth of what they carry."""
+            nonlocal wire
+            if wire - len(body) > allowance + len(body) // 16:
+                raise Refused(400, "the body's chunks are too small, or their extensions or trailers too large")
+            data, self._connection.buffer = self._connection.buffer, b""
+            data = data or self._connection.receive(min(max(hint or 0, READ_BYTES // 2), BODY_READ_BYTES))
+            wire += len(data)
+            return data
+
+        try:
+            for piece in self._request.chunks(receive):
+                body += piece
+                if len(body) > self._connection.limits.body_bytes:
+                    raise self._too_large()
+                self._hold(len(piece))
+        except NoMoreData:
+            raise Refused(400, "the body ended before its last chunk") from None
+        except ParseException:
+            raise Refused(400, "the body's chunks or trailers are malformed") from None
+        self._connection.buffer = self._request.rest()
+        return bytes(body)
+
+    def _hold(self, count: int) -> None:
+        lobby = self._connection.lobby
+        self._held += count
+        lobby.buffered += count
+        if lobby.buffered > lobby.limits.buffered_bytes:
+            lobby.make_room(self._connection)
+        if time.monotonic() > self._turn:
+            gevent.sleep(0)
+            self._turn = time.monotonic() + TURN_S
+
+    def _too_large(self) -> Refused:
+        return Refused(413, f"the body is over {self._connection.limits.body_bytes:,} bytes")

@@ -1,0 +1,220 @@
+"""The gunicorn worker: a greenlet for each connection, and nothing monkey patched.
+
+gunicorn's own gevent worker has no limit on a whole head, none on the time a request takes to arrive, and patches the
+standard library, under which the model's native threads could not run. This one accepts, reads and answers by itself;
+what it takes from gunicorn is the process around it and the parser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from gunicorn.arbiter import Arbiter
+from gunicorn.http.wsgi import base_environ
+from gunicorn.workers import base
+
+from embed.console import say
+from embed.errors import EmbedError
+from embed.server.connection import READ, Connection, Lobby
+from embed.server.handler import Handler
+from embed.server.limits import Limits
+from embed.server.listener import Listener
+
+METHODS = ("refused", "drain", "abandon", "close", "on_ready", "on_failure")  # what the worker calls of Application
+SPARE_DESCRIPTORS = 64  # for the model's files, logs, a child process
+ABANDON_S = 2.0  # before the grace period ends: for the answers that say 503
+LAST_S = 0.5  # before the grace period ends, when the master kills
+
+
+class Worker(base.Worker):  # type: ignore[misc]
+    @classmethod
+    def check_config(cls, cfg: Any, log: Any) -> None:
+        """Raise `RuntimeError` for settings of gunicorn under which the service can't run."""
+        try:
+            Limits.from_environment()
+        except EmbedError as ex:
+            raise RuntimeError(str(ex)) from ex
+        if cfg.is_ssl:
+            raise RuntimeError("embed.server.Worker speaks plain HTTP; leave TLS to a proxy in front of it")
+        if cfg.preload_app:
+            raise RuntimeError("the model's threads don't survive a fork; leave out --preload (preload_app)")
+        if cfg.proxy_protocol != "off":
+            raise RuntimeError("embed.server.Worker knows no PROXY protocol; leave out --proxy-protocol")
+        if cfg.protocol != "http" or set(cfg.http_protocols) != {"h1"}:
+            raise RuntimeError("embed.server.Worker speaks HTTP/1.1; leave out --protocol and --http-protocols")
+        if cfg.workers > 1:
+            log.warning("each of the %d workers holds its own copy of the model; one is enough", cfg.workers)
+
+    # --- the process
+
+    def init_process(self) -> None:
+        gevent.reinit()
+        self.limits = Limits.from_environment()
+        self.lobby = Lobby(self.limits)
+        self.connections: set[Connection] = set()
+        self._listeners: list[Listener] = []
+        self._wake = Event()
+        self._hurry = False
+        self._reopen = False
+        self._status = 0
+        super().init_process()
+
+    def init_signals(self) -> None:
+        super().init_signals()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the master says what to do
+
+    def handle_quit(self, sig: int, frame: Any) -> None:
+        self._hurry = True
+        self.alive = False
+        self.cfg.worker_int(self)
+
+    def handle_usr1(self, sig: int, frame: Any) -> None:
+        self._reopen = True  # later, since a line may just be half written
+
+    def load_wsgi(self) -> None:
+        try:
+            super().load_wsgi()
+            if not all(callable(getattr(self.wsgi, name, None)) for name in METHODS):
+                kind = type(self.wsgi).__name__
+                raise EmbedError(f"embed.server.Worker runs what embed.server.create_app() returns, and no {kind}")
+        except EmbedError as ex:
+            say(f"error: {ex}")
+            sys.exit(Arbiter.APP_LOAD_ERROR)
+
+    def run(self) -> None:
+        loop = gevent.get_hub().loop
+        signals = loop.io(self.PIPE[0], READ)  # gunicorn has the interpreter write there on each signal
+        signals.start(self._signalled)
+        self._watch_parent(loop)
+        self._raise_descriptors()
+        self._listen()
+        self.wsgi.on_ready(self._ready)
+        self.wsgi.on_failure(self._failed)
+        while self.alive:
+            self._beat(1.0)
+        if not self._hurry:
+            self._drain()
+        self.wsgi.close()
+        if self._status:
+            sys.exit(self._status)
+
+    def _beat(self, seconds: float) -> None:
+        """Tell the master that we live, and wait for a second or a signal."""
+        self.notify()
+        if os.getppid() != self.ppid:
+            self._orphaned()
+        if self._reopen:
+            self._reopen = False
+            self.log.reopen_files()
+        self._wake.wait(min(seconds, self.timeout or seconds))
+        self._wake.clear()
+
+    def _signalled(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.PIPE[0], 4096)
+        self._wake.set()
+
+    def _watch_parent(self, loop: Any) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # an old kernel: `_beat` finds out within a second
+            self._parent = loop.io(os.pidfd_open(self.ppid), READ)
+            self._parent.start(self._orphaned)
+
+    def _orphaned(self) -> None:
+        self._parent.stop()
+        self.log.warning("the master process is gone, and its worker ends")
+        self._hurry = True
+        self._stop()
+
+    def _stop(self) -> None:
+        self.alive = False
+        self._wake.set()
+
+    def _ready(self, info: str) -> None:
+        say(f"listening on {', '.join(listener.url for listener in self._listeners)} {info}")
+
+    def _failed(self, error: Exception) -> None:
+        """End the server where it has just begun; a later worker stays, and the application answers 503."""
+        if self.age > 1:
+            self.log.error("the model could not be loaded: %s", error)
+            return
+        say(f"error: {error}")
+        self._status = Arbiter.APP_LOAD_ERROR
+        self._stop()
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether a worker follows that takes who connects from now on; this one then sends nobody away."""
+        return False
+
+    # --- connections
+
+    def _listen(self) -> None:
+        environ = {**base_environ(self.cfg), "wsgi.multithread": True, "SCRIPT_NAME": ""}
+        del environ["wsgi.file_wrapper"]  # optional, and not worth a second way of sending
+        self._handler = Handler(self)
+        for listening in self.sockets:
+            self._listeners.append(Listener(listening, self._welcome, self.lobby, self.log, environ))
+
+    def _raise_descriptors(self) -> None:
+        wanted = self.limits.connections + SPARE_DESCRIPTORS
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < wanted and soft != resource.RLIM_INFINITY:
+            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        self.most_connections = max(8, min(self.limits.connections, soft - SPARE_DESCRIPTORS))
+
+    def _welcome(self, sock: socket.socket, address: Any, environ: dict[str, Any]) -> None:
+        full = len(self.connections) >= self.most_connections and not self.lobby.shed()
+        connection = Connection(sock, address, self.lobby)
+        self.connections.add(connection)
+        gevent.spawn(self._handler.turn_away if full else self._handler.serve, connection, environ)
+
+    def before(self, request: Any) -> None:
+        """Note that a request begins."""
+        self.cfg.pre_request(self, request)
+        self.nr += 1
+        if self.nr >= self.max_requests and self.alive:
+            self.log.info("max_requests is reached, and a new worker takes over")
+            self._stop()
+
+    def after(self, request: Any, environ: Any, answer: Any) -> None:
+        """Note that it has ended, with an answer or without."""
+        self.cfg.post_request(self, request, environ, answer)
+
+    def is_ending(self) -> bool:
+        return not self.alive
+
+    def end(self, connection: Connection) -> None:
+        connection.close()
+        self.connections.discard(connection)
+        if not self.connections and not self.alive:
+            self._wake.set()
+
+    def _drain(self) -> None:
+        """Answer what has come, and take no more; what is left when the grace period ends is answered 503, or cut."""
+        began = time.monotonic()
+        abandon_at = began + max(0.0, self.cfg.graceful_timeout - ABANDON_S)
+        end_at = began + max(0.0, self.cfg.graceful_timeout - LAST_S)
+        for listener in self._listeners:
+            listener.close(take_waiting=not self.has_successor)
+        if not self.has_successor:
+            self.wsgi.drain()
+        self.lobby.drain()
+        abandoned = False
+        while self.connections and not self._hurry and (now := time.monotonic()) < end_at:
+            if now >= abandon_at and not abandoned:
+                self.wsgi.drain()
+                self.wsgi.abandon()
+                abandoned = True
+            self._beat(min(1.0, (end_at if abandoned else abandon_at) - now))
+        if self.connections:
+            self.log.warning("%d connections are cut off", len(self.connections))

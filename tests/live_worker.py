@@ -1,0 +1,62 @@
+"""Runs the worker under gunicorn's own command on a free port, with `worker_app` for an application.
+
+with running_worker(EMBED_LIMIT_IDLE_S="0.5") as worker:
+    with worker.client() as client: ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from live_service import LiveService, running
+from raw_http import SECONDS, Client, get
+
+TESTS = str(Path(__file__).parent)
+
+
+class LiveWorker:
+    """A running worker process."""
+
+    def __init__(self, service: LiveService) -> None:
+        self.service = service
+
+    @property
+    def port(self) -> int:
+        return self.service.port
+
+    def client(self, **options: Any) -> Client:
+        return Client(self.port, **options)
+
+    def ask(self, data: bytes) -> Any:
+        """Send one request on a connection of its own."""
+        with self.client() as client:
+            return client.ask(data)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the process holds, see `worker_app`."""
+        state: dict[str, Any] = self.ask(get("/state", "Connection: close")).json
+        return state
+
+    def calls(self, route: str) -> int:
+        """Return how often the application was asked for `route`."""
+        return int(self.state()["calls"].get(route, 0))
+
+    def wait_for(self, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
+        """Ask for the state until it meets the condition."""
+        until = time.monotonic() + SECONDS
+        while not condition(state := self.state()):
+            assert time.monotonic() < until, f"waited for {what}: {state}"
+            time.sleep(0.02)
+        return state
+
+
+@contextlib.contextmanager
+def running_worker(*options: str, app: str = "worker_app:create()", **settings: str) -> Iterator[LiveWorker]:
+    """Start gunicorn with these options and environment variables, and end it with the block."""
+    command = ("-m", "gunicorn", "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0", *options, app)
+    with running(*command, PYTHONPATH=TESTS, **settings) as service:
+        yield LiveWorker(service)

@@ -1,0 +1,159 @@
+"""The application that the worker's tests run under gunicorn: what the worker calls of the real one, and routes that
+show what reached it. `GET /health` answers at once; `/state` tells what the process holds.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import hashlib
+import json
+import os
+import sys
+from urllib.parse import parse_qs
+
+import gevent
+import gevent.monkey
+from gevent.event import Event
+
+from embed.errors import ModelError, OptionError
+from embed.server.connection import Connection
+
+
+class App:
+    def __init__(self, *, fails: str = "", info: str = "(stub)") -> None:
+        self.calls = collections.Counter()  # by route, and what the worker called
+        self.refusals = collections.Counter()
+        self.go = Event()  # what /wait waits for
+        self._fails = fails
+        self._info = info
+
+    # --- what the worker calls
+
+    def refused(self, status):
+        self.refusals[str(status)] += 1
+
+    def drain(self):
+        self.calls["drain"] += 1
+
+    def abandon(self):
+        self.go.set()
+
+    def close(self):
+        print("app: closed", file=sys.stderr, flush=True)
+
+    def on_ready(self, callback):
+        if not self._fails:
+            gevent.spawn(callback, self._info)
+
+    def on_failure(self, callback):
+        if self._fails:
+            gevent.spawn(callback, ModelError(self._fails))
+
+    # --- routes
+
+    def __call__(self, environ, start_response):
+        route = environ["PATH_INFO"].strip("/") or "health"
+        self.calls[route] += 1
+        query = {name: values[0] for name, values in parse_qs(environ["QUERY_STRING"]).items()}
+        reply = getattr(self, f"get_{route}", None)
+        if reply is None:
+            return answer(start_response, b"nothing here", status="404 Not Found")
+        return reply(environ, start_response, **query)
+
+    def get_health(self, environ, start_response):
+        return answer(start_response, b"ok")
+
+    get_counted = get_health  # `calls` has it
+
+    def get_echo(self, environ, start_response):
+        return answer(start_response, environ["wsgi.input"].read())
+
+    def get_digest(self, environ, start_response):
+        body = environ["wsgi.input"].read()
+        return answer(start_response, f"{len(body)} {hashlib.sha256(body).hexdigest()}".encode())
+
+    def get_environ(self, environ, start_response, **query):
+        environ = {name: value for name, value in environ.items() if isinstance(value, str)}
+        return answer(start_response, json.dumps(environ).encode())
+
+    def get_large(self, environ, start_response, size, pieces="1"):
+        """Answer with `pieces` times `size` bytes, a number for all of whose bytes is its place."""
+        start_response("200 OK", [("Content-Length", str(int(size) * int(pieces)))])
+        return (bytes([number % 256]) * int(size) for number in range(int(pieces)))
+
+    def get_chunks(self, environ, start_response, pieces):
+        """Answer without a length, and with a piece that is empty."""
+        start_response("200 OK", [])
+        return iter([b"", *(b"%d," % number for number in range(int(pieces)))])
+
+    def get_short(self, environ, start_response):
+        start_response("200 OK", [("Content-Length", "10")])
+        return [b"half"]
+
+    def get_late(self, environ, start_response):
+        """Read the body when the answer has begun."""
+        start_response("200 OK", [])
+        yield b"begun "
+        yield environ["wsgi.input"].read()
+
+    def get_error(self, environ, start_response):
+        raise RuntimeError("a secret of the inside")
+
+    def get_broken(self, environ, start_response):
+        start_response("200 OK", [("Content-Length", "10")])
+        yield b"half"
+        raise RuntimeError("a secret of the inside")
+
+    def get_oserror(self, environ, start_response):
+        raise FileNotFoundError("a secret of the inside")
+
+    def get_sip(self, environ, start_response, size):
+        """Read the body bit by bit."""
+        read, pieces = environ["wsgi.input"].read, []
+        while piece := read(int(size)):
+            pieces.append(piece)
+        return answer(start_response, b"".join(pieces))
+
+    def get_lines(self, environ, start_response):
+        return answer(start_response, json.dumps([line.decode() for line in environ["wsgi.input"]]).encode())
+
+    def get_keep(self, environ, start_response):
+        """Read the body, and hold it until `/release`."""
+        body = environ["wsgi.input"].read()
+        self.go.wait()
+        return answer(start_response, b"%d" % len(body))
+
+    def get_wait(self, environ, start_response):
+        self.go.wait()
+        return answer(start_response, b"waited", status="200 OK")
+
+    def get_release(self, environ, start_response):
+        self.go, go = Event(), self.go
+        go.set()
+        return answer(start_response, b"ok")
+
+    def get_state(self, environ, start_response):
+        lobby = environ["embed.connection"].lobby
+        gc.collect()
+        things = gc.get_objects()
+        state = {
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "connections": sum(isinstance(thing, Connection) for thing in things),
+            "greenlets": sum(isinstance(thing, gevent.Greenlet) and not thing.dead for thing in things),
+            "buffered": lobby.buffered,
+            "calls": self.calls,
+            "refusals": self.refusals,
+            "patched": list(gevent.monkey.saved),
+            "pid": os.getpid(),
+        }
+        return answer(start_response, json.dumps(state).encode())
+
+
+def answer(start_response, body, status="200 OK"):
+    start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def create(**settings):
+    return App(**settings)
