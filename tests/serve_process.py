@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import queue
 import re
 import signal
@@ -79,7 +78,7 @@ class Serve:
         return self._process.pid
 
     def workers(self) -> list[int]:
-        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        return children_of(self.pid)
 
     @property
     def worker(self) -> int:
@@ -191,13 +190,6 @@ def alive(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
-def path_of(pid: int, name: str) -> str:
-    return os.readlink(f"/proc/{pid}/{name}")
+    """Return the processes that any of its threads has started."""
+    lists = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [int(child) for children in lists for child in children.read_text().split()]

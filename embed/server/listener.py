@@ -58,11 +58,11 @@ class Listener:
         self._welcome(sock, address, self._environ)
         return True
 
-    def close(self) -> None:
-        """Accept the clients that have connected already, for nobody else might, and then no more."""
+    def close(self, *, take_waiting: bool) -> None:
+        """Accept no more, but maybe those who have connected already: nobody else might."""
         self._readable.close()
         self._again.close()
-        while self._accept_one():
+        while take_waiting and self._accept_one():
             pass
         self._listening.close()
 

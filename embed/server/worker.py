@@ -36,8 +36,6 @@ LAST_S = 0.5  # before the grace period ends, when the master kills
 
 
 class Worker(base.Worker):  # type: ignore[misc]
-    announces = True  # on stderr: that the model is loaded and where we listen, or why it can't be
-
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
         """Raise `RuntimeError` for settings of gunicorn under which the service can't run."""
@@ -99,9 +97,8 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._watch_parent(loop)
         self._raise_descriptors()
         self._listen()
-        if self.announces:
-            self.wsgi.on_ready(self._ready)
-            self.wsgi.on_failure(self._failed)
+        self.wsgi.on_ready(self._ready)
+        self.wsgi.on_failure(self._failed)
         while self.alive:
             self._beat(1.0)
         if not self._hurry:
@@ -153,6 +150,11 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._status = Arbiter.APP_LOAD_ERROR
         self._stop()
 
+    @property
+    def has_successor(self) -> bool:
+        """Whether a worker follows that takes who connects from now on; this one then sends nobody away."""
+        return False
+
     # --- connections
 
     def _listen(self) -> None:
@@ -203,12 +205,14 @@ class Worker(base.Worker):  # type: ignore[misc]
         abandon_at = began + max(0.0, self.cfg.graceful_timeout - ABANDON_S)
         end_at = began + max(0.0, self.cfg.graceful_timeout - LAST_S)
         for listener in self._listeners:
-            listener.close()
-        self.wsgi.drain()
+            listener.close(take_waiting=not self.has_successor)
+        if not self.has_successor:
+            self.wsgi.drain()
         self.lobby.drain()
         abandoned = False
         while self.connections and not self._hurry and (now := time.monotonic()) < end_at:
             if now >= abandon_at and not abandoned:
+                self.wsgi.drain()
                 self.wsgi.abandon()
                 abandoned = True
             self._beat(min(1.0, (end_at if abandoned else abandon_at) - now))
