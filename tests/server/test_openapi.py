@@ -10,7 +10,7 @@ import orjson
 import pytest
 import tiny
 from command_line import environment
-from live_service import serving as serving_live
+from serve_process import Serve
 from stub_embedder import NOT_FINITE, StubEmbedder
 from stub_service import SECONDS, behind_a_held_one, serving
 
@@ -282,8 +282,8 @@ def test_schemathesis_finds_nothing(token, tmp_path):
     (tmp_path / "schemathesis.toml").write_text(
         '[checks.negative_data_rejection]\nexpected-statuses = ["400", "401", "404", "405", "413", "415"]\n'
     )
-    settings = {"EMBED_MAX_TEXTS": "8", **({"EMBED_TOKEN": token} if token else {})}
-    with serving_live(model, **settings) as live:
+    with Serve(model, "--max-texts", "8", env={"EMBED_TOKEN": token} if token else {}) as live:
+        live.ready()
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{live.url}/openapi.json", "--no-color"]
         bounds = ["--phases=examples,coverage,fuzzing", f"--max-examples={EXAMPLES}", "--generation-deterministic"]
         credentials = [f"--header=Authorization: Bearer {token}"] if token else []
@@ -297,4 +297,5 @@ def test_schemathesis_finds_nothing(token, tmp_path):
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Tested: 5" in done.stdout
-        assert live.process.poll() is None
+        assert live.end() == 0
+        assert len(live.lines) == 1, "nothing but the line that says where it listens"
