@@ -139,7 +139,9 @@ def test_a_bad_head_is_refused(data, status):
 
 def test_an_error_quotes_nothing_of_the_request():
     for data, _ in BAD.values():
-        secret = data.replace(b"GET /", b"GET /?token=s3cret").replace(b"X: ", b"X: s3cret").replace(b"X\x00", b"s3\x00")
+        secret = (
+            data.replace(b"GET /", b"GET /?token=s3cret").replace(b"X: ", b"X: s3cret").replace(b"X\x00", b"s3\x00")
+        )
         with pytest.raises(Refused) as refused:
             parse(secret)
         assert "s3" not in str(refused.value)
