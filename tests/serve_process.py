@@ -50,7 +50,7 @@ class Serve:
         self._arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
             [*EMBED, "serve", *self.arguments],
-            env={**environment(), "OMP_WAIT_POLICY": "passive", **(env or {})},
+            env={**environment(), **(env or {})},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -1,6 +1,7 @@
 // A text encoder over a packed batch, written against one kernel table: the sub-layers of the forward, one run
-// of the team each. Weights are packed once into an arena on huge pages; activations live in one workspace that is reserved
-// for `max_tokens` rows and touched only as far as batches need it. Not thread-safe: one thread owns an encoder.
+// of the team each. Weights are packed once into an arena on huge pages; activations live in one workspace that is
+// reserved for `max_tokens` rows and touched only as far as batches need it. Not thread-safe: one thread owns an
+// encoder.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -89,8 +89,8 @@ void layer_norm(const Kernels& kernels, float* y, const float* x, const float* g
                 int width, float eps, int threads) {
   Rows in(x, tokens, width), out(tokens, width), padded_gain(gain, 1, width), padded_bias(bias, 1, width);
   Team(threads).run([&](const Member& me) {
-    kernels.layer_norm(me, out.data(), out.stride(), in.data(), in.stride(), padded_gain.data(), padded_bias.data(), tokens,
-                       width, eps);
+    kernels.layer_norm(me, out.data(), out.stride(), in.data(), in.stride(), padded_gain.data(), padded_bias.data(),
+                       tokens, width, eps);
   });
   out.copy_out(y);
 }
@@ -98,14 +98,18 @@ void layer_norm(const Kernels& kernels, float* y, const float* x, const float* g
 void gather(const Kernels& kernels, float* y, Table word, Table position, Table type, const int32_t* ids,
             const int32_t* positions, int tokens, int width, int threads) {
   Rows out(tokens, width);
-  Team(threads).run([&](const Member& me) { kernels.gather(me, out.data(), out.stride(), word, position, type, ids, positions, tokens, width); });
+  Team(threads).run([&](const Member& me) {
+    kernels.gather(me, out.data(), out.stride(), word, position, type, ids, positions, tokens, width);
+  });
   out.copy_out(y);
 }
 
 void pool(const Kernels& kernels, float* y, const float* x, const int32_t* offsets, int texts, int width,
           Pooling pooling, bool normalize, int threads) {
   Rows in(x, offsets[texts], width);
-  Team(threads).run([&](const Member& me) { kernels.pool(me, y, in.data(), in.stride(), offsets, texts, width, pooling, normalize); });
+  Team(threads).run([&](const Member& me) {
+    kernels.pool(me, y, in.data(), in.stride(), offsets, texts, width, pooling, normalize);
+  });
 }
 
 void exp2(const Kernels& kernels, float* y, const float* x, size_t count) {

@@ -61,8 +61,8 @@ static void normalize_row(float* y, int width) {
   for (int j = 0; j < width; j += kLanes) store_some(y + j, div(at(j), length), width - j);
 }
 
-static void pool(const Member& me, float* y, const float* x, int x_stride, const int32_t* offsets, int texts,
-                 int width, Pooling pooling, bool normalize) {
+static void pool(const Member& me, float* y, const float* x, int x_stride, const int32_t* offsets, int texts, int width,
+                 Pooling pooling, bool normalize) {
   share(me, texts, [&](int t) INLINE_LAMBDA {
     const Text text{x + (ptrdiff_t)offsets[t] * x_stride, x_stride, offsets[t + 1] - offsets[t]};
     float* out = y + (ptrdiff_t)t * width;
