@@ -36,6 +36,8 @@ LAST_S = 0.5  # before the grace period ends, when the master kills
 
 
 class Worker(base.Worker):  # type: ignore[misc]
+    is_here = False  # whether this process is one of these
+
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
         """Raise `RuntimeError` for settings of gunicorn under which the service can't run."""
@@ -57,6 +59,7 @@ class Worker(base.Worker):  # type: ignore[misc]
     # --- the process
 
     def init_process(self) -> None:
+        Worker.is_here = True
         gevent.reinit()
         self.limits = Limits.from_environment()
         self.lobby = Lobby(self.limits)

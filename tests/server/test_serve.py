@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -91,8 +92,11 @@ def test_health_answers_while_the_model_is_being_loaded(tmp_path):
         service.url = f"http://127.0.0.1:{listening_port(service.pid)}"
         health = service.get("/health").json
         assert (health["status"], health["model_loaded"], health["model"]) == ("healthy", False, "demo")
+        waiting = InBackground(service.embed, "hello")
+        wait_until(lambda: service.get("/health").json["requests"] == 1, "the request to be taken")
         (pip,) = children_of(service.worker)
-        assert service.end() == 0  # also while it loads
+        assert service.end() == 0  # a load is not waited for
+        assert waiting.result().status == 503
         wait_until(lambda: not alive(pip), "pip to be ended with the worker that ran it")
         connection.close()
 
@@ -354,6 +358,27 @@ def test_a_reload_starts_the_new_worker_after_the_old_has_gone(model):
         assert service.end() == 0
 
 
+def test_clients_notice_nothing_of_reloads(model):
+    """Each of these requests has a connection of its own, at any moment of the change."""
+    with Serve(model) as service:
+        service.ready()
+        over = threading.Event()
+
+        def ask():
+            statuses = set()
+            while not over.is_set():
+                statuses.add(service.embed("hello").status)
+            return statuses
+
+        clients = [InBackground(ask) for _ in range(4)]
+        for _ in range(3):
+            service.send(signal.SIGHUP)
+            service.ready()
+        over.set()
+        assert [client.result() for client in clients] == [{200}] * 4
+        assert service.end() == 0
+
+
 def test_a_signal_during_a_reload_ends_the_service(model):
     with slow_service(model) as service:
         answer = post_in_background(service, 256)
@@ -469,7 +494,7 @@ def test_closing_the_window_ends_it(model):
         assert service.wait() == 0
 
 
-# --- systemd, and gunicorn's own command
+# --- systemd
 
 
 def test_systemd_is_told_when_the_model_is_loaded(model, tmp_path):
