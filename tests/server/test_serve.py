@@ -46,10 +46,9 @@ def slow_service(model, *options, **env):
 
 
 def post_in_background(service, texts):
-    """Have `texts` long texts computed; return once the service has taken them."""
-    before = service.get("/health").json["requests"]
+    """Have `texts` long texts computed; return once the model has them."""
     answer = InBackground(service.embed, ["the quick fox is lazy and a dog " * 4] * texts)
-    wait_until(lambda: service.get("/health").json["requests"] > before, "the request to be taken")
+    wait_until(lambda: b"embed_queue_requests 1.0" in service.get("/metrics").body, "the request to be computed")
     return answer
 
 
@@ -313,7 +312,7 @@ def test_the_same_signal_twice_within_a_moment_is_one(model):
 
 
 def test_what_is_not_done_in_the_grace_period_gets_a_503(model):
-    with slow_service(model, "--graceful", "1") as service:
+    with slow_service(model, "--graceful", "2") as service:
         answer = post_in_background(service, 4096)
         assert service.end() == 0
         assert answer.result().status == 503
