@@ -91,8 +91,8 @@ class Group:
         self.seconds.append(ended - began)
 
     def result(self) -> dict[str, Any]:
-        counted = self.first is not None and self.last > self.first
-        return {"rate": len(self.seconds) / (self.last - self.first) if counted else 0.0, "seconds": self.seconds}
+        elapsed = self.last - (self.first or 0.0)
+        return {"rate": len(self.seconds) / elapsed if self.seconds else 0.0, "seconds": self.seconds}
 
 
 class Client:
