@@ -8,6 +8,7 @@ with Client(port) as client:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -74,10 +75,8 @@ class Client:
 
     def try_to_send(self, data: bytes) -> None:
         """Send as much as the server takes."""
-        try:
+        with contextlib.suppress(ConnectionError, TimeoutError):
             self.sock.sendall(data)
-        except (ConnectionError, TimeoutError):
-            pass
 
     def end_sending(self) -> None:
         self.sock.shutdown(socket.SHUT_WR)

@@ -16,7 +16,7 @@ import gevent
 import gevent.monkey
 from gevent.event import Event
 
-from embed.errors import ModelError, OptionError
+from embed.errors import ModelError
 from embed.server.connection import Connection
 
 
