@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from typing import Any
 
 import gevent
@@ -79,6 +80,11 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._hurry = True
         self.alive = False
         self.cfg.worker_int(self)
+
+    def handle_abort(self, sig: int, frame: Any) -> None:
+        """Say where the loop stood still for so long that the master ends this process."""
+        self.log.critical("the event loop stood still:\n%s", "".join(traceback.format_stack(frame)))
+        super().handle_abort(sig, frame)
 
     def handle_usr1(self, sig: int, frame: Any) -> None:
         self._reopen = True  # later, since a line may just be half written

@@ -118,7 +118,10 @@ REFUSED = {
     "a body too long": (post("/echo", b"x" * 100_001), 413),
     "a body announced too long": (get("/echo", "Content-Length: 100001", method="POST"), 413),
     "a body announced far too long": (get("/echo", f"Content-Length: {10**30}", method="POST"), 413),
-    "chunks too long together": (chunked("/echo", b"ff\r\n" + b"x" * 255 + b"\r\n" + b"1869f\r\n" + b"x" * 99_999), 413),
+    "chunks too long together": (
+        chunked("/echo", b"ff\r\n" + b"x" * 255 + b"\r\n" + b"1869f\r\n" + b"x" * 99_999),
+        413,
+    ),
     "a bad chunk size": (chunked("/echo", b"xyz\r\n"), 400),
     "no chunk size": (chunked("/echo", b"\r\n"), 400),
     "a negative chunk size": (chunked("/echo", b"-1\r\n"), 400),
@@ -136,7 +139,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("data, status", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("data", "status"), REFUSED.values(), ids=REFUSED)
 def test_after_a_refusal_the_connection_ends(data, status, worker):
     before = worker.calls("counted")
     with worker.client() as client:

@@ -64,6 +64,7 @@ def is_refused(service):
 def silent_index(folder):
     """Yield a package index that never answers, and the environment in which `demo` takes for ever to load."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.settimeout(SECONDS)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}/simple"
         pip = {"PIP_INDEX_URL": url, "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0"}
         yield sock, {**pip, "no_proxy": "*", "EMBED_CACHE_DIR": str(folder)}
