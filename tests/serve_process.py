@@ -41,15 +41,22 @@ class Answer:
 class Serve:
     """The process, its stderr line by line, and its address once it has said that it listens."""
 
-    def __init__(self, *arguments: object, env: dict[str, str] | None = None, **options: Any) -> None:
-        self.arguments = [str(argument) for argument in arguments]
-        if "--addr" not in self.arguments and "EMBED_ADDR" not in (env or {}):
-            self.arguments += ["--addr", "127.0.0.1:0"]
+    def __init__(
+        self,
+        *arguments: object,
+        env: dict[str, str] | None = None,
+        command: list[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """Start `embed serve` with `arguments`, or `command` instead; `options` are those of `subprocess.Popen`."""
+        if command is None:
+            command = [*EMBED, "serve", *map(str, arguments)]
+            command += [] if "--addr" in arguments else ["--addr", "127.0.0.1:0"]
         self.lines: list[str] = []  # of stderr, so far
         self.url = ""
         self._arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [*EMBED, "serve", *self.arguments],
+            command,
             env={**environment(), **(env or {})},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -16,7 +16,7 @@ import gevent
 import gevent.monkey
 from gevent.event import Event
 
-from embed.errors import ModelError, OptionError
+from embed.errors import ModelError
 from embed.server.connection import Connection
 
 
@@ -126,7 +126,32 @@ class App:
 
     def get_wait(self, environ, start_response):
         self.go.wait()
-        return answer(start_response, b"waited", status="200 OK")
+        return answer(start_response, b"waited")
+
+    def get_forever(self, environ, start_response):
+        start_response("200 OK", [])
+        try:
+            while True:
+                yield b"and on "
+                gevent.sleep(0.1)
+        finally:
+            self.calls["forever-closed"] += 1
+
+    def get_watch(self, environ, start_response):
+        """Wait for `/release`, and for what the connection tells meanwhile; keep it, since nobody may hear the answer."""
+        told = []
+        broken = Event()
+        with environ["embed.connection"].watch(
+            lambda: self.told("eof", told), lambda: self.told("reset", told, broken)
+        ):
+            gevent.wait([self.go, broken], count=1)
+        return answer(start_response, json.dumps(told).encode())
+
+    def told(self, what, told, event=None):
+        told.append(what)
+        self.calls[what] += 1
+        if event is not None:
+            event.set()
 
     def get_release(self, environ, start_response):
         self.go, go = Event(), self.go

@@ -51,6 +51,8 @@ class Answer(wsgi.Response):  # type: ignore[misc]
 
     def send_headers(self) -> None:
         if not self.headers_sent:
+            if self.status is None:
+                raise RuntimeError("the application has not called start_response")
             self.headers_sent = True
             lines = [*self.default_headers(), *(f"{name}: {value}\r\n" for name, value in self.headers), "\r\n"]
             self._head = "".join(lines).encode("latin-1")

@@ -11,6 +11,7 @@ from typing import Any
 
 import falcon
 import orjson
+from gunicorn.errors import AppImportError
 
 from embed.embedder import Embedder, load
 from embed.errors import OptionError, TextError
@@ -22,6 +23,7 @@ from embed.server.metrics import Metrics
 from embed.server.resources import CreateEmbedding, Health, MetricsText, OpenApi
 from embed.server.service import QueueFull, Service, Unavailable
 from embed.server.settings import Settings
+from embed.server.worker import Worker
 
 LOG = logging.getLogger("gunicorn.error")  # where the worker logs, so that there is one log
 
@@ -90,14 +92,28 @@ def create_app(model: str | None = None, **given: Any) -> Application:
 
     gunicorn -k embed.server.Worker 'embed.server:create_app("path/to/model", token_file="token")'
 
-    Raises `OptionError` for a setting that is refused, and where another worker class runs it.
+    Raises `OptionError` for a setting that is refused, and `WorkerError` where gunicorn runs it otherwise.
     """
+    _check_worker()
     unknown = set(given) - set(Settings.__dataclass_fields__)
     if unknown:
         raise OptionError(f"create_app knows no {min(unknown)}; it takes {', '.join(Settings.__dataclass_fields__)}")
     settings = Settings.from_environment({"model": model, **given})
     settings.check()
     return make_app(settings, Limits.from_environment())
+
+
+class WorkerError(AppImportError, RuntimeError):  # type: ignore[misc]
+    """gunicorn has another worker class, or loads the application before it forks; it prints the message of either."""
+
+
+def _check_worker() -> None:
+    under_gunicorn = os.environ.get("SERVER_SOFTWARE", "").startswith("gunicorn/")
+    if under_gunicorn and not Worker.is_here:
+        raise WorkerError(
+            "embed: error: this application runs in gunicorn's worker class embed.server.Worker alone, "
+            "loaded after the fork; start gunicorn with -k embed.server.Worker and without --preload"
+        )
 
 
 def make_app(settings: Settings, limits: Limits) -> Application:

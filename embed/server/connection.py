@@ -33,7 +33,7 @@ BODY = "body"  # the rest of a body
 ANSWER = "answer"  # room for the rest of an answer
 STAGES = (IDLE, LINGER, HEAD, BODY, ANSWER)
 
-DRAIN_S = 0.5  # while draining: for a client that has just connected to send its request
+DRAIN_S = 1.0  # while draining: for a client that has just connected, or sent half a head, to send the rest
 
 
 class Refused(Exception):
@@ -88,10 +88,11 @@ class Connection:
 
     def interrupt(self, error: Exception) -> None:
         """Raise `error` in the greenlet where it waits for the client; if it no longer does, nothing happens."""
-        self._hub.loop.run_callback(self._throw, self.stage, error)
+        self._hub.loop.run_callback(self._throw, self.stage, self.until, error)
 
-    def _throw(self, stage: str, error: Exception) -> None:
-        if self._waiter is not None and self.stage == stage:
+    def _throw(self, stage: str, until: float, error: Exception) -> None:
+        # By now what it waits for may have come: the process may have been stopped for long, and then all are overdue.
+        if self._waiter is not None and self.stage == stage and (self.hurried or self.until == until):
             self._waiter.throw(error)
 
     def _wait(self, watcher: Any) -> None:
@@ -252,9 +253,10 @@ class Lobby:
     def drain(self) -> None:
         """End the connections that are between requests; one that is new has a moment to send its first."""
         self.idle_s = min(DRAIN_S, self.idle_s)
-        for connection in list(self._waiting[IDLE]):
-            if not connection.served:
-                connection.until = min(connection.until, time.monotonic() + self.idle_s)
+        soon = time.monotonic() + self.idle_s
+        for connection in (*self._waiting[IDLE], *self._waiting[HEAD]):
+            if connection.stage == HEAD or not connection.served:
+                connection.until = min(connection.until, soon)
             elif not connection.has_input():
                 connection.interrupt(Dropped())
 

@@ -74,7 +74,8 @@ class Handler:
         finally:
             body.close()
             self._worker.after(request, environ, answer)
-        record(self._log, connection, answer, began)
+            if connection.answered:
+                record(self._log, connection, answer, began)
         if not answer.closing and not body.unread:
             return True
         if body.unread or connection.has_input():
@@ -90,8 +91,9 @@ class Handler:
             return None
         connection.served += 1
         # Clients repeat themselves, and parsing takes 40 us, two thirds of what a small request costs without it.
-        connection.request = last if last is not None and last.head == head else Request(head, self._rules)
-        return connection.request
+        request: Request = last if last is not None and last.head == head else Request(head, self._rules)
+        connection.request = request
+        return request
 
     def _run(self, environ: dict[str, Any], answer: Answer) -> None:
         pieces = self._application(environ, answer.start_response)

@@ -11,6 +11,7 @@ import gevent
 from embed.server.connection import READ, Lobby
 
 ACCEPTS = 64  # on one wake-up, so that a flood of connections leaves a turn to those that are there
+LAST_ACCEPTS = 4096  # more than a backlog; a flood may not keep us from ending
 PAUSE_S = 0.1  # where no descriptor is left and no connection can be spared
 
 
@@ -60,10 +61,11 @@ class Listener:
 
     def close(self, *, take_waiting: bool) -> None:
         """Accept no more, but maybe those who have connected already: nobody else might."""
+        for _ in range(LAST_ACCEPTS if take_waiting else 0):
+            if not self._accept_one():
+                break
         self._readable.close()
         self._again.close()
-        while take_waiting and self._accept_one():
-            pass
         self._listening.close()
 
 

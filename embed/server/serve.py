@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import resource
 from typing import Any
 
 from gunicorn import systemd
@@ -18,13 +17,11 @@ from gunicorn.app.base import BaseApplication
 from embed.console import say
 from embed.errors import OptionError
 from embed.server.address import BACKLOG, Listener
-from embed.server.limits import Limits
 from embed.server.master import Master, Report, Stand
 from embed.server.settings import Settings, variable_of
 
 HEARTBEAT_S = 60  # a worker whose loop stands still for that long is killed; it beats once a second
 SHARED_MEMORY = "/dev/shm"  # for the heartbeat's file: never a slow disk, and there in read-only containers
-DESCRIPTORS_BESIDES = 128  # files, pipes and sockets that are no client's
 ACCESS_LOG = '%(h)s %(t)s "%(m)s %(U)s" %(s)s %(B)s %(M)s ms'  # %(r)s would hold the query: tokens and texts
 # Of the environment, what would change how gunicorn starts.
 GUNICORN_VARIABLES = ("GUNICORN_PID", "GUNICORN_FD", "NOTIFY_SOCKET")
@@ -45,16 +42,6 @@ def serve(settings: Settings, listener: Listener) -> int:
     raise AssertionError("gunicorn's arbiter returned")
 
 
-def raise_descriptor_limit(connections: int) -> None:
-    """Let this process open a descriptor a connection, as far as the hard limit allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + DESCRIPTORS_BESIDES
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     """What gunicorn runs: its configuration, made in the master, and the application, made in each worker."""
 
@@ -64,8 +51,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         self._listener = listener
         self._notify_socket = notify_socket
         self._token = settings.secret()
-        self._limits = Limits.from_environment()
-        raise_descriptor_limit(self._limits.connections)
         super().__init__()
 
     def load_config(self) -> None:
@@ -86,7 +71,9 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
 
         try:
             return create_app(**self._arguments())
-        except Exception as ex:  # whatever it is, the master says it and ends the service
+        except Exception as ex:  # not swallowed: the master raises it, or the log has it
+            if self.report.loaded:
+                raise
             self.report.fail(ex)
             raise SystemExit(1) from ex
 
@@ -119,7 +106,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "backlog": BACKLOG,
             "workers": 1,  # more would be more copies of the weights, and no batching across requests
             "worker_class": Stand,
-            "worker_connections": self._limits.connections,
             "worker_tmp_dir": SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None,
             "timeout": HEARTBEAT_S,
             "graceful_timeout": settings.graceful_s,
@@ -127,7 +113,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "preload_app": False,
             "control_socket_disable": True,
             "http_parser": "python",
-            "limit_request_line": 0,  # the limits are our own: 64 KiB of head
+            "limit_request_line": 0,  # the limits are the worker's own, on a whole head
             "limit_request_field_size": 0,
             "forwarded_allow_ips": "",
             "proc_name": "embed",

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from typing import Any
 
 import gevent
@@ -36,6 +37,8 @@ LAST_S = 0.5  # before the grace period ends, when the master kills
 
 
 class Worker(base.Worker):  # type: ignore[misc]
+    is_here = False  # whether this process is one of these
+
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
         """Raise `RuntimeError` for settings of gunicorn under which the service can't run."""
@@ -57,6 +60,7 @@ class Worker(base.Worker):  # type: ignore[misc]
     # --- the process
 
     def init_process(self) -> None:
+        Worker.is_here = True
         gevent.reinit()
         self.limits = Limits.from_environment()
         self.lobby = Lobby(self.limits)
@@ -76,6 +80,11 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._hurry = True
         self.alive = False
         self.cfg.worker_int(self)
+
+    def handle_abort(self, sig: int, frame: Any) -> None:
+        """Say where the loop stood still for so long that the master ends this process."""
+        self.log.critical("the event loop stood still:\n%s", "".join(traceback.format_stack(frame)))
+        super().handle_abort(sig, frame)
 
     def handle_usr1(self, sig: int, frame: Any) -> None:
         self._reopen = True  # later, since a line may just be half written

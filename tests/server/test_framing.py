@@ -139,7 +139,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("data, status", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("data", "status"), REFUSED.values(), ids=REFUSED)
 def test_after_a_refusal_the_connection_ends(data, status, worker):
     before = worker.calls("counted")
     with worker.client() as client:

@@ -45,7 +45,7 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("data, expected", GOOD.values(), ids=GOOD)
+@pytest.mark.parametrize(("data", "expected"), GOOD.values(), ids=GOOD)
 def test_a_good_head_is_understood(data, expected):
     environ = parse(data).environ
     assert {name: environ.get(name) for name in expected} == expected
@@ -129,7 +129,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("data, status", BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("data", "status"), BAD.values(), ids=BAD)
 def test_a_bad_head_is_refused(data, status):
     with pytest.raises(Refused) as refused:
         parse(data)
@@ -173,7 +173,7 @@ def test_gunicorns_settings_make_the_parser_no_looser():
 
 
 @pytest.mark.parametrize(
-    "version, fields, closes",
+    ("version", "fields", "closes"),
     [
         ("1.1", [], False),
         ("1.1", ["Connection: close"], True),

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -45,10 +46,9 @@ def slow_service(model, *options, **env):
 
 
 def post_in_background(service, texts):
-    """Have `texts` long texts computed; return once the service has taken them."""
-    before = service.get("/health").json["requests"]
+    """Have `texts` long texts computed; return once the model has them."""
     answer = InBackground(service.embed, ["the quick fox is lazy and a dog " * 4] * texts)
-    wait_until(lambda: service.get("/health").json["requests"] > before, "the request to be taken")
+    wait_until(lambda: b"embed_queue_requests 1.0" in service.get("/metrics").body, "the request to be computed")
     return answer
 
 
@@ -64,6 +64,7 @@ def is_refused(service):
 def silent_index(folder):
     """Yield a package index that never answers, and the environment in which `demo` takes for ever to load."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.settimeout(SECONDS)
         url = f"http://127.0.0.1:{sock.getsockname()[1]}/simple"
         pip = {"PIP_INDEX_URL": url, "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0"}
         yield sock, {**pip, "no_proxy": "*", "EMBED_CACHE_DIR": str(folder)}
@@ -91,8 +92,11 @@ def test_health_answers_while_the_model_is_being_loaded(tmp_path):
         service.url = f"http://127.0.0.1:{listening_port(service.pid)}"
         health = service.get("/health").json
         assert (health["status"], health["model_loaded"], health["model"]) == ("healthy", False, "demo")
+        waiting = InBackground(service.embed, "hello")
+        wait_until(lambda: service.get("/health").json["requests"] == 1, "the request to be taken")
         (pip,) = children_of(service.worker)
-        assert service.end() == 0  # also while it loads
+        assert service.end() == 0  # a load is not waited for
+        assert waiting.result().status == 503
         wait_until(lambda: not alive(pip), "pip to be ended with the worker that ran it")
         connection.close()
 
@@ -309,7 +313,7 @@ def test_the_same_signal_twice_within_a_moment_is_one(model):
 
 
 def test_what_is_not_done_in_the_grace_period_gets_a_503(model):
-    with slow_service(model, "--graceful", "1") as service:
+    with slow_service(model, "--graceful", "2") as service:
         answer = post_in_background(service, 4096)
         assert service.end() == 0
         assert answer.result().status == 503
@@ -351,6 +355,27 @@ def test_a_reload_starts_the_new_worker_after_the_old_has_gone(model):
         assert second.result().status == 200
         assert not alive(old)
         assert service.worker != old
+        assert service.end() == 0
+
+
+def test_clients_notice_nothing_of_reloads(model):
+    """Each of these requests has a connection of its own, at any moment of the change."""
+    with Serve(model) as service:
+        service.ready()
+        over = threading.Event()
+
+        def ask():
+            statuses = set()
+            while not over.is_set():
+                statuses.add(service.embed("hello").status)
+            return statuses
+
+        clients = [InBackground(ask) for _ in range(4)]
+        for _ in range(3):
+            service.send(signal.SIGHUP)
+            service.ready()
+        over.set()
+        assert [client.result() for client in clients] == [{200}] * 4
         assert service.end() == 0
 
 
@@ -469,7 +494,7 @@ def test_closing_the_window_ends_it(model):
         assert service.wait() == 0
 
 
-# --- systemd, and gunicorn's own command
+# --- systemd
 
 
 def test_systemd_is_told_when_the_model_is_loaded(model, tmp_path):
