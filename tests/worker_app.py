@@ -5,11 +5,13 @@ show what reached it. `GET /health` answers at once; `/state` tells what the pro
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import hashlib
 import json
 import os
 import sys
+import time
 from urllib.parse import parse_qs
 
 import gevent
@@ -25,6 +27,8 @@ class App:
         self.calls = collections.Counter()  # by route, and what the worker called
         self.refusals = collections.Counter()
         self.go = Event()  # what /wait waits for
+        self.hoard = []
+        self.order = ""
         self._fails = fails
         self._info = info
 
@@ -128,6 +132,28 @@ class App:
         self.go.wait()
         return answer(start_response, b"waited")
 
+    def get_hoard(self, environ, start_response, leave):
+        """Open descriptors until so many are left, or with -1 give them back."""
+        while self.hoard and int(leave) < 0:
+            os.close(self.hoard.pop())
+        if int(leave) >= 0:
+            with contextlib.suppress(OSError):
+                while True:
+                    self.hoard.append(os.dup(0))
+            for _ in range(int(leave)):
+                os.close(self.hoard.pop())
+        return answer(start_response, b"ok")
+
+    def get_freeze(self, environ, start_response):
+        """Hold up the loop, so that what others send meanwhile is all there when it goes on."""
+        time.sleep(0.3)
+        return answer(start_response, b"ok")
+
+    def get_order(self, environ, start_response, who):
+        """Answer with who asked so far, in order."""
+        self.order += who
+        return answer(start_response, self.order.encode())
+
     def get_forever(self, environ, start_response):
         start_response("200 OK", [])
         try:
@@ -138,7 +164,7 @@ class App:
             self.calls["forever-closed"] += 1
 
     def get_watch(self, environ, start_response):
-        """Wait for `/release`, and for what the connection tells meanwhile; keep it, since nobody may hear the answer."""
+        """Wait for `/release`, and answer with what the connection tells meanwhile; `calls` counts it too."""
         told = []
         broken = Event()
         with environ["embed.connection"].watch(

@@ -87,12 +87,19 @@ class Connection:
         self.stage = ""
 
     def interrupt(self, error: Exception) -> None:
-        """Raise `error` in the greenlet where it waits for the client; if it no longer does, nothing happens."""
-        self._hub.loop.run_callback(self._throw, self.stage, self.until, error)
+        """Raise `error` in the greenlet where it waits for the client, unless that has sent something by then.
 
-    def _throw(self, stage: str, until: float, error: Exception) -> None:
-        # By now what it waits for may have come: the process may have been stopped for long, and then all are overdue.
-        if self._waiter is not None and self.stage == stage and (self.hurried or self.until == until):
+        It's the loop's next turn before: after the process was stopped for long, all look overdue who aren't.
+        """
+        self._hub.loop.run_callback(self._throw, error, self.stage, self.until)
+
+    def give_up(self, error: Exception) -> None:
+        """Raise `error` where the greenlet waits for the client, and don't wait for it any more."""
+        self.hurried = True
+        on_loop(self._throw, error, self.stage)
+
+    def _throw(self, error: Exception, stage: str, until: float | None = None) -> None:
+        if self._waiter is not None and self.stage == stage and until in (None, self.until):
             self._waiter.throw(error)
 
     def _wait(self, watcher: Any) -> None:
@@ -280,8 +287,7 @@ class Lobby:
 
     def _give_up(self, connection: Connection, error: Refused) -> None:
         del self._waiting[connection.stage][connection]
-        connection.hurried = True
-        connection.interrupt(error if connection.stage in (HEAD, BODY) else Dropped())
+        connection.give_up(error if connection.stage in (HEAD, BODY) else Dropped())
 
     def _end_overdue(self) -> None:
         now = time.monotonic()
@@ -293,6 +299,15 @@ class Lobby:
     def close(self) -> None:
         self._timer.close()
         self.hangups.close()
+
+
+def on_loop(function: Callable[..., object], *arguments: object) -> None:
+    """Call the function now where this is the loop's own greenlet, else when it has its turn."""
+    hub = gevent.get_hub()
+    if gevent.getcurrent() is hub:
+        function(*arguments)
+    else:
+        hub.loop.run_callback(function, *arguments)
 
 
 def _head_too_large(limits: Limits) -> Refused:

@@ -25,7 +25,7 @@ from gunicorn.workers import base
 
 from embed.console import say
 from embed.errors import EmbedError
-from embed.server.connection import READ, Connection, Lobby
+from embed.server.connection import READ, Connection, Lobby, on_loop
 from embed.server.handler import Handler
 from embed.server.limits import Limits
 from embed.server.listener import Listener
@@ -177,10 +177,14 @@ class Worker(base.Worker):  # type: ignore[misc]
         self.most_connections = max(8, min(self.limits.connections, soft - SPARE_DESCRIPTORS))
 
     def _welcome(self, sock: socket.socket, address: Any, environ: dict[str, Any]) -> None:
-        full = len(self.connections) >= self.most_connections and not self.lobby.shed()
+        if len(self.connections) >= self.most_connections:
+            self.lobby.shed()
+        full = len(self.connections) >= self.most_connections
         connection = Connection(sock, address, self.lobby)
         self.connections.add(connection)
-        gevent.spawn(self._handler.turn_away if full else self._handler.serve, connection, environ)
+        handle = self._handler.turn_away if full else self._handler.serve
+        # At once, so that it waits in the lobby: a flood of new clients is to make room for itself.
+        on_loop(gevent.Greenlet(handle, connection, environ).switch)
 
     def before(self, request: Any) -> None:
         """Note that a request begins."""
