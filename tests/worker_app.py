@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import gevent
@@ -76,6 +77,9 @@ class App:
     def get_digest(self, environ, start_response):
         body = environ["wsgi.input"].read()
         return answer(start_response, f"{len(body)} {hashlib.sha256(body).hexdigest()}".encode())
+
+    def get_length(self, environ, start_response):
+        return answer(start_response, b"%d" % len(environ["wsgi.input"].read()))
 
     def get_environ(self, environ, start_response, **query):
         environ = {name: value for name, value in environ.items() if isinstance(value, str)}
@@ -197,8 +201,14 @@ class App:
             "refusals": self.refusals,
             "patched": list(gevent.monkey.saved),
             "pid": os.getpid(),
+            "resident_mb": resident_mb(),
         }
         return answer(start_response, json.dumps(state).encode())
+
+
+def resident_mb():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def answer(start_response, body, status="200 OK"):

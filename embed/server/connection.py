@@ -18,10 +18,11 @@ import gevent
 
 from embed.server.hangups import Hangups
 from embed.server.limits import Limits
+from embed.server.waiting import give_way
 
 READ = 1  # the loop's event masks
 WRITE = 2
-READ_BYTES = 16 << 10  # a head with the body of a short text; gunicorn's chunk reader copies what it holds
+READ_BYTES = 16 << 10  # a head with the body of a short text
 BODY_READ_BYTES = 256 << 10
 BARE_LF = re.compile(rb"(?<!\r)\n")
 
@@ -164,7 +165,7 @@ class Connection:
         data = self.buffer
         if data:  # pipelined: it's the others' turn first
             self.begin(HEAD, self.limits.idle_s)
-            gevent.sleep(0)
+            give_way()
         else:
             self.begin(IDLE, self.lobby.idle_s)
             # Waits even where the request is there already, or one busy client would keep the loop from all others.
@@ -243,6 +244,7 @@ class Lobby:
         self.hangups = Hangups()
         self.idle_s = limits.idle_s
         self.buffered = 0
+        self.released = 0  # of what was buffered, ever
         self._waiting: dict[str, dict[Connection, None]] = {stage: {} for stage in STAGES}
         tick = max(0.02, min(limits.idle_s, limits.linger_s) / 10)
         self._timer = gevent.get_hub().loop.timer(tick, repeat=tick)
@@ -283,7 +285,7 @@ class Lobby:
             if oldest is connection:
                 raise error
             self._give_up(oldest, error)
-            gevent.sleep(0)
+            give_way()
 
     def _give_up(self, connection: Connection, error: Refused) -> None:
         del self._waiting[connection.stage][connection]

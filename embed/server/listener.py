@@ -36,15 +36,14 @@ class Listener:
         self._again: Any = None
 
     def _accept(self) -> None:
-        for number in range(ACCEPTS):
-            try:
-                if not self._accept_one():
-                    return
-            except OSError as ex:
-                # Descriptors have run out, which the kernel says even where nobody waits: the loop told of one client.
-                if number == 0 and not self._lobby.shed():
-                    self._pause(ex)
-                return
+        accepted = 0
+        try:
+            while accepted < ACCEPTS and self._accept_one():
+                accepted += 1
+        except OSError as ex:
+            # Descriptors have run out, which the kernel says even where nobody waits: the loop has told of one client.
+            if accepted == 0 and not self._lobby.shed():
+                self._pause(ex)
 
     def _accept_one(self) -> bool:
         try:

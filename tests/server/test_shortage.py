@@ -172,7 +172,7 @@ def test_one_busy_client_leaves_others_their_turn(busy, worker):
                     for _ in range(500):
                         client.answer()
                 elif busy == "uploads":
-                    client.ask(post("/digest", bytes(8_000_000)))
+                    client.ask(post("/length", bytes(8_000_000)))
                 elif busy == "uploads chunks":
                     chunks = (b"40\r\n" + bytes(64) + b"\r\n") * 20_000
                     client.ask(get("/echo", "Transfer-Encoding: chunked", method="POST") + chunks + b"0\r\n\r\n")
