@@ -16,6 +16,12 @@ from live_service import LiveService, running
 from raw_http import SECONDS, Client, get
 
 TESTS = str(Path(__file__).parent)
+LIMITED = """
+import resource, runpy, sys
+most = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+runpy.run_module("gunicorn", run_name="__main__", alter_sys=True)
+"""
 
 
 class LiveWorker:
@@ -36,6 +42,12 @@ class LiveWorker:
         with self.client() as client:
             return client.ask(data)
 
+    def wait_until_answered(self) -> None:
+        """Ask until the answer is no refusal."""
+        until = time.monotonic() + SECONDS
+        while self.ask(get("/health")).status != 200:
+            assert time.monotonic() < until, "still refused"
+
     def state(self) -> dict[str, Any]:
         """Return what the process holds, see `worker_app`."""
         state: dict[str, Any] = self.ask(get("/state", "Connection: close")).json
@@ -55,8 +67,11 @@ class LiveWorker:
 
 
 @contextlib.contextmanager
-def running_worker(*options: str, app: str = "worker_app:create()", **settings: str) -> Iterator[LiveWorker]:
+def running_worker(
+    *options: str, app: str = "worker_app:create()", descriptors: int | None = None, **settings: str
+) -> Iterator[LiveWorker]:
     """Start gunicorn with these options and environment variables, and end it with the block."""
-    command = ("-m", "gunicorn", "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0", *options, app)
+    program = ["-m", "gunicorn"] if descriptors is None else ["-c", LIMITED, str(descriptors)]
+    command = (*program, "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0", *options, app)
     with running(*command, PYTHONPATH=TESTS, **settings) as service:
         yield LiveWorker(service)
