@@ -7,13 +7,14 @@ with running_worker(EMBED_LIMIT_IDLE_S="0.5") as worker:
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from live_service import LiveService, running
 from raw_http import SECONDS, Client, get
+from serve_process import Serve
 
 TESTS = str(Path(__file__).parent)
 
@@ -21,7 +22,7 @@ TESTS = str(Path(__file__).parent)
 class LiveWorker:
     """A running worker process."""
 
-    def __init__(self, service: LiveService) -> None:
+    def __init__(self, service: Serve) -> None:
         self.service = service
 
     @property
@@ -57,6 +58,8 @@ class LiveWorker:
 @contextlib.contextmanager
 def running_worker(*options: str, app: str = "worker_app:create()", **settings: str) -> Iterator[LiveWorker]:
     """Start gunicorn with these options and environment variables, and end it with the block."""
-    command = ("-m", "gunicorn", "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0", *options, app)
-    with running(*command, PYTHONPATH=TESTS, **settings) as service:
+    gunicorn = [sys.executable, "-m", "gunicorn", "--no-control-socket", "-k", "embed.server.Worker"]
+    command = [*gunicorn, "-b", "127.0.0.1:0", *options, app]
+    with Serve(command=command, env={"PYTHONPATH": TESTS, **settings}) as service:
+        service.ready()
         yield LiveWorker(service)

@@ -57,7 +57,7 @@ class Serve:
         self._arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
             command,
-            env={**environment(), "OMP_WAIT_POLICY": "passive", **(env or {})},
+            env={**environment(), **(env or {})},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -79,6 +79,10 @@ class Serve:
         self._reader.join()
         assert self._process.stderr is not None
         self._process.stderr.close()
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     @property
     def pid(self) -> int:

@@ -14,9 +14,18 @@ from embed.version import __version__
 
 TRUNCATED_HEADER = "Embed-Truncated-Texts"
 JSON = "application/json"
-# What the worker may answer before any route sees the request, or instead of it.
-BY_THE_WORKER = ("BadRequest", "TooSlow", "HeadTooLarge", "Fault", "Overdue")
-EMBEDDING = (*BY_THE_WORKER, "QueueFull", "Unavailable")
+# What the worker may answer instead of any route.
+BY_THE_WORKER = (
+    "BadRequest",
+    "TooSlow",
+    "HeadTooLarge",
+    "Fault",
+    "UnknownCoding",
+    "Unavailable",
+    "Overdue",
+    "UnknownVersion",
+)
+EMBEDDING = (*BY_THE_WORKER, "QueueFull")
 
 About = dict[str, Any]  # a part of the document
 
@@ -36,12 +45,16 @@ def document(settings: Settings, limits: Limits, *, name: str, secured: bool) ->
         "components": {
             "schemas": _schemas(settings, name),
             "responses": _error_responses(settings, limits),
-            "headers": _HEADERS,
+            "headers": dict(_HEADERS),
         },
     }
+    components = about["components"]
     if secured:
-        about["components"]["securitySchemes"] = _SECURITY_SCHEMES
+        components["securitySchemes"] = _SECURITY_SCHEMES
         about["security"] = [{"header": []}, {"query": []}]
+    else:
+        del components["schemas"]["HealthInBrief"], components["responses"]["Unauthorized"]
+        del components["headers"]["WWWAuthenticate"]
     return about
 
 
@@ -231,13 +244,18 @@ def _error_responses(settings: Settings, limits: Limits) -> About:
         "QueueFull": _error(f"{queue} wait already", retry),
         "HeadTooLarge": _error(f"The request line and the header fields are over {limits.head_bytes:,} bytes"),
         "Fault": _error("A text could not be embedded, and the error has its index; or a fault in the service"),
-        "Unavailable": _error("The model could not be loaded, or the service is ending or short of memory", retry),
+        "UnknownCoding": _error("The body has a transfer coding other than chunked"),
+        "Unavailable": _error("The model could not be loaded, or the service is ending, or short of room", retry),
         "Overdue": _error(f"The answer took over {limits.request_s:g} s"),
+        "UnknownVersion": _error("The HTTP version is neither 1.0 nor 1.1"),
     }
 
 
 def _responses(success: About, *errors: str) -> About:
-    return {"200": success, **{_STATUS[error]: _ref("responses", error) for error in sorted(errors, key=_STATUS.get)}}
+    return {
+        "200": success,
+        **{_STATUS[error]: _ref("responses", error) for error in sorted(errors, key=_STATUS.__getitem__)},
+    }
 
 
 def _json_response(description: str, schema: About, example: About | None = None) -> About:
@@ -267,8 +285,10 @@ _STATUS = {
     "QueueFull": "429",
     "HeadTooLarge": "431",
     "Fault": "500",
+    "UnknownCoding": "501",
     "Unavailable": "503",
     "Overdue": "504",
+    "UnknownVersion": "505",
 }
 _SECURITY_SCHEMES: About = {
     "header": {"type": "http", "scheme": "bearer", "description": "Authorization: Bearer TOKEN"},

@@ -124,4 +124,4 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
 
 
 def prepare_process() -> None:
-    """Set what must be set in a worker before NumPy and OpenMP are loaded."""
+    """Set what must be set in a worker before NumPy is loaded."""
