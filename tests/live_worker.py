@@ -17,6 +17,12 @@ from raw_http import SECONDS, Client, get
 from serve_process import Serve
 
 TESTS = str(Path(__file__).parent)
+LIMITED = """
+import resource, runpy, sys
+most = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+runpy.run_module("gunicorn", run_name="__main__", alter_sys=True)
+"""
 
 
 class LiveWorker:
@@ -32,10 +38,28 @@ class LiveWorker:
     def client(self, **options: Any) -> Client:
         return Client(self.port, **options)
 
+    @property
+    def master(self) -> int:
+        return self.service.pid
+
+    @property
+    def pid(self) -> int:
+        """The worker's, of which there is one."""
+        return self.service.worker
+
+    def log(self) -> str:
+        return "\n".join(self.service.lines)
+
     def ask(self, data: bytes) -> Any:
         """Send one request on a connection of its own."""
         with self.client() as client:
             return client.ask(data)
+
+    def wait_until_answered(self) -> None:
+        """Ask until the answer is no refusal."""
+        until = time.monotonic() + SECONDS
+        while self.ask(get("/health")).status != 200:
+            assert time.monotonic() < until, "still refused"
 
     def state(self) -> dict[str, Any]:
         """Return what the process holds, see `worker_app`."""
@@ -56,10 +80,13 @@ class LiveWorker:
 
 
 @contextlib.contextmanager
-def running_worker(*options: str, app: str = "worker_app:create()", **settings: str) -> Iterator[LiveWorker]:
+def running_worker(
+    *options: str, app: str = "worker_app:create()", descriptors: int | None = None, **settings: str
+) -> Iterator[LiveWorker]:
     """Start gunicorn with these options and environment variables, and end it with the block."""
-    gunicorn = [sys.executable, "-m", "gunicorn", "--no-control-socket", "-k", "embed.server.Worker"]
-    command = [*gunicorn, "-b", "127.0.0.1:0", *options, app]
+    program = ["-m", "gunicorn"] if descriptors is None else ["-c", LIMITED, str(descriptors)]
+    gunicorn = [*program, "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0"]
+    command = [sys.executable, *gunicorn, *options, app]
     with Serve(command=command, env={"PYTHONPATH": TESTS, **settings}) as service:
         service.ready()
         yield LiveWorker(service)

@@ -5,11 +5,14 @@ show what reached it. `GET /health` answers at once; `/state` tells what the pro
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import hashlib
 import json
 import os
 import sys
+import time
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import gevent
@@ -25,6 +28,8 @@ class App:
         self.calls = collections.Counter()  # by route, and what the worker called
         self.refusals = collections.Counter()
         self.go = Event()  # what /wait waits for
+        self.hoard = []
+        self.order = ""
         self._fails = fails
         self._info = info
 
@@ -72,6 +77,9 @@ class App:
     def get_digest(self, environ, start_response):
         body = environ["wsgi.input"].read()
         return answer(start_response, f"{len(body)} {hashlib.sha256(body).hexdigest()}".encode())
+
+    def get_length(self, environ, start_response):
+        return answer(start_response, b"%d" % len(environ["wsgi.input"].read()))
 
     def get_environ(self, environ, start_response, **query):
         environ = {name: value for name, value in environ.items() if isinstance(value, str)}
@@ -128,6 +136,28 @@ class App:
         self.go.wait()
         return answer(start_response, b"waited")
 
+    def get_hoard(self, environ, start_response, leave):
+        """Open descriptors until so many are left, or with -1 give them back."""
+        while self.hoard and int(leave) < 0:
+            os.close(self.hoard.pop())
+        if int(leave) >= 0:
+            with contextlib.suppress(OSError):
+                while True:
+                    self.hoard.append(os.dup(0))
+            for _ in range(int(leave)):
+                os.close(self.hoard.pop())
+        return answer(start_response, b"ok")
+
+    def get_freeze(self, environ, start_response):
+        """Hold up the loop, so that what others send meanwhile is all there when it goes on."""
+        time.sleep(0.3)
+        return answer(start_response, b"ok")
+
+    def get_order(self, environ, start_response, who):
+        """Answer with who asked so far, in order."""
+        self.order += who
+        return answer(start_response, self.order.encode())
+
     def get_forever(self, environ, start_response):
         start_response("200 OK", [])
         try:
@@ -138,7 +168,7 @@ class App:
             self.calls["forever-closed"] += 1
 
     def get_watch(self, environ, start_response):
-        """Wait for `/release`, and for what the connection tells meanwhile; keep it, since nobody may hear the answer."""
+        """Wait for `/release`, and answer with what the connection tells meanwhile; `calls` counts it too."""
         told = []
         broken = Event()
         with environ["embed.connection"].watch(
@@ -171,8 +201,14 @@ class App:
             "refusals": self.refusals,
             "patched": list(gevent.monkey.saved),
             "pid": os.getpid(),
+            "resident_mb": resident_mb(),
         }
         return answer(start_response, json.dumps(state).encode())
+
+
+def resident_mb():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def answer(start_response, body, status="200 OK"):

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-import gevent
 from gunicorn.http import wsgi
 from gunicorn.util import http_date
 
 from embed.server.body import Body
 from embed.server.connection import Connection
 from embed.server.request import Request, Rules
+from embed.server.waiting import give_way
 
 JOIN_BYTES = 64 << 10  # head and first piece go out together up to here; beyond it copying costs more than a call
 
@@ -74,7 +74,7 @@ class Answer(wsgi.Response):  # type: ignore[misc]
         waiting = False
         for piece in pieces:
             if waiting:
-                gevent.sleep(0)
+                give_way()
             self.write(piece)
             waiting = True
         self.send_headers()

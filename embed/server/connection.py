@@ -18,10 +18,11 @@ import gevent
 
 from embed.server.hangups import Hangups
 from embed.server.limits import Limits
+from embed.server.waiting import give_way
 
 READ = 1  # the loop's event masks
 WRITE = 2
-READ_BYTES = 16 << 10  # a head with the body of a short text; gunicorn's chunk reader copies what it holds
+READ_BYTES = 16 << 10  # a head with the body of a short text
 BODY_READ_BYTES = 256 << 10
 BARE_LF = re.compile(rb"(?<!\r)\n")
 
@@ -87,12 +88,19 @@ class Connection:
         self.stage = ""
 
     def interrupt(self, error: Exception) -> None:
-        """Raise `error` in the greenlet where it waits for the client; if it no longer does, nothing happens."""
-        self._hub.loop.run_callback(self._throw, self.stage, self.until, error)
+        """Raise `error` in the greenlet where it waits for the client, unless that has sent something by then.
 
-    def _throw(self, stage: str, until: float, error: Exception) -> None:
-        # By now what it waits for may have come: the process may have been stopped for long, and then all are overdue.
-        if self._waiter is not None and self.stage == stage and (self.hurried or self.until == until):
+        It's the loop's next turn before: after the process was stopped for long, all look overdue who aren't.
+        """
+        self._hub.loop.run_callback(self._throw, error, self.stage, self.until)
+
+    def give_up(self, error: Exception) -> None:
+        """Raise `error` where the greenlet waits for the client, and don't wait for it any more."""
+        self.hurried = True
+        on_loop(self._throw, error, self.stage)
+
+    def _throw(self, error: Exception, stage: str, until: float | None = None) -> None:
+        if self._waiter is not None and self.stage == stage and until in (None, self.until):
             self._waiter.throw(error)
 
     def _wait(self, watcher: Any) -> None:
@@ -157,7 +165,7 @@ class Connection:
         data = self.buffer
         if data:  # pipelined: it's the others' turn first
             self.begin(HEAD, self.limits.idle_s)
-            gevent.sleep(0)
+            give_way()
         else:
             self.begin(IDLE, self.lobby.idle_s)
             # Waits even where the request is there already, or one busy client would keep the loop from all others.
@@ -236,6 +244,7 @@ class Lobby:
         self.hangups = Hangups()
         self.idle_s = limits.idle_s
         self.buffered = 0
+        self.released = 0  # of what was buffered, ever
         self._waiting: dict[str, dict[Connection, None]] = {stage: {} for stage in STAGES}
         tick = max(0.02, min(limits.idle_s, limits.linger_s) / 10)
         self._timer = gevent.get_hub().loop.timer(tick, repeat=tick)
@@ -276,12 +285,11 @@ class Lobby:
             if oldest is connection:
                 raise error
             self._give_up(oldest, error)
-            gevent.sleep(0)
+            give_way()
 
     def _give_up(self, connection: Connection, error: Refused) -> None:
         del self._waiting[connection.stage][connection]
-        connection.hurried = True
-        connection.interrupt(error if connection.stage in (HEAD, BODY) else Dropped())
+        connection.give_up(error if connection.stage in (HEAD, BODY) else Dropped())
 
     def _end_overdue(self) -> None:
         now = time.monotonic()
@@ -293,6 +301,15 @@ class Lobby:
     def close(self) -> None:
         self._timer.close()
         self.hangups.close()
+
+
+def on_loop(function: Callable[..., object], *arguments: object) -> None:
+    """Call the function now where this is the loop's own greenlet, else when it has its turn."""
+    hub = gevent.get_hub()
+    if gevent.getcurrent() is hub:
+        function(*arguments)
+    else:
+        hub.loop.run_callback(function, *arguments)
 
 
 def _head_too_large(limits: Limits) -> Refused:

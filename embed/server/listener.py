@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -28,18 +29,21 @@ class Listener:
         self._welcome = welcome
         self._lobby = lobby
         self._log = log
-        loop = gevent.get_hub().loop
-        self._readable = loop.io(listening.fileno(), READ)
-        self._again = loop.timer(PAUSE_S)
-        self._start()
-
-    def _start(self) -> None:
+        self._short = False
+        self._loop = gevent.get_hub().loop
+        self._readable = self._loop.io(listening.fileno(), READ)
         self._readable.start(self._accept)
+        self._again: Any = None
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS):
-            if not self._accept_one():
-                return
+        accepted = 0
+        try:
+            while accepted < ACCEPTS and self._accept_one():
+                accepted += 1
+        except OSError as ex:
+            # Descriptors have run out, which the kernel says even where nobody waits: the loop has told of one client.
+            if accepted == 0 and not self._lobby.shed():
+                self._pause(ex)
 
     def _accept_one(self) -> bool:
         try:
@@ -48,24 +52,29 @@ class Listener:
             return False
         except ConnectionError:  # gone again
             return True
-        except OSError as ex:
-            if not self._lobby.shed():  # else its descriptor is free when the loop comes back
-                self._log.warning("no connection can be accepted: %s", ex.strerror)
-                self._readable.stop()
-                self._again.start(self._start)
-            return False
+        self._short = False
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._welcome(sock, address, self._environ)
         return True
 
+    def _pause(self, ex: OSError) -> None:
+        if not self._short:
+            self._log.warning("no connection can be accepted: %s", ex.strerror)
+        self._short = True
+        self._readable.stop()
+        self._again = self._loop.timer(PAUSE_S)  # a new one: started a second time, it would fire at once
+        self._again.start(self._readable.start, self._accept)
+
     def close(self, *, take_waiting: bool) -> None:
         """Accept no more, but maybe those who have connected already: nobody else might."""
-        for _ in range(LAST_ACCEPTS if take_waiting else 0):
-            if not self._accept_one():
-                break
+        with contextlib.suppress(OSError):
+            for _ in range(LAST_ACCEPTS if take_waiting else 0):
+                if not self._accept_one():
+                    break
         self._readable.close()
-        self._again.close()
+        if self._again is not None:
+            self._again.close()
         self._listening.close()
 
 

@@ -46,5 +46,9 @@ class Offload:
 
 
 def give_way() -> None:
-    """Let other greenlets run."""
-    gevent.sleep(0)
+    """Let other greenlets run, those too that wait for a socket.
+
+    After `sleep(0)` only the ones that are ready do, and up to fifty turns pass before the loop looks at its sockets:
+    25 ms where four greenlets work for half a millisecond each. After any longer sleep it looks each time.
+    """
+    gevent.sleep(1e-9)

@@ -8,6 +8,7 @@ what it takes from gunicorn is the process around it and the parser.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import signal
@@ -25,7 +26,7 @@ from gunicorn.workers import base
 
 from embed.console import say
 from embed.errors import EmbedError
-from embed.server.connection import READ, Connection, Lobby
+from embed.server.connection import READ, Connection, Lobby, on_loop
 from embed.server.handler import Handler
 from embed.server.limits import Limits
 from embed.server.listener import Listener
@@ -33,6 +34,7 @@ from embed.server.listener import Listener
 METHODS = ("refused", "drain", "abandon", "close", "on_ready", "on_failure")  # what the worker calls of Application
 SPARE_DESCRIPTORS = 64  # for the model's files, logs, a child process
 ABANDON_S = 2.0  # before the grace period ends: for the answers that say 503
+TRIM_BYTES = 8 << 20  # of bodies: once so much was released, what the allocator keeps of it is given back
 LAST_S = 0.5  # before the grace period ends, when the master kills
 
 
@@ -70,6 +72,7 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._hurry = False
         self._reopen = False
         self._status = 0
+        self._trimmed = 0
         super().init_process()
 
     def init_signals(self) -> None:
@@ -124,6 +127,9 @@ class Worker(base.Worker):  # type: ignore[misc]
         if self._reopen:
             self._reopen = False
             self.log.reopen_files()
+        if self.lobby.released - self._trimmed > TRIM_BYTES:
+            self._trimmed = self.lobby.released
+            _give_memory_back()
         self._wake.wait(min(seconds, self.timeout or seconds))
         self._wake.clear()
 
@@ -182,10 +188,14 @@ class Worker(base.Worker):  # type: ignore[misc]
         self.most_connections = max(8, min(self.limits.connections, soft - SPARE_DESCRIPTORS))
 
     def _welcome(self, sock: socket.socket, address: Any, environ: dict[str, Any]) -> None:
-        full = len(self.connections) >= self.most_connections and not self.lobby.shed()
+        if len(self.connections) >= self.most_connections:
+            self.lobby.shed()
+        full = len(self.connections) >= self.most_connections
         connection = Connection(sock, address, self.lobby)
         self.connections.add(connection)
-        gevent.spawn(self._handler.turn_away if full else self._handler.serve, connection, environ)
+        handle = self._handler.turn_away if full else self._handler.serve
+        # At once, so that it waits in the lobby: a flood of new clients is to make room for itself.
+        on_loop(gevent.Greenlet(handle, connection, environ).switch)
 
     def before(self, request: Any) -> None:
         """Note that a request begins."""
@@ -227,3 +237,9 @@ class Worker(base.Worker):  # type: ignore[misc]
             self._beat(min(1.0, (end_at if abandoned else abandon_at) - now))
         if self.connections:
             self.log.warning("%d connections are cut off", len(self.connections))
+
+
+def _give_memory_back() -> None:
+    """Have the C library return free memory to the system; after a 16 MiB body it would keep up to 64 MiB."""
+    with contextlib.suppress(AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
