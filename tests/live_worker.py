@@ -14,6 +14,7 @@ from typing import Any
 
 from live_service import LiveService, running
 from raw_http import SECONDS, Client, get
+from serve_process import children_of
 
 TESTS = str(Path(__file__).parent)
 LIMITED = """
@@ -36,6 +37,19 @@ class LiveWorker:
 
     def client(self, **options: Any) -> Client:
         return Client(self.port, **options)
+
+    @property
+    def master(self) -> int:
+        return self.service.process.pid
+
+    @property
+    def pid(self) -> int:
+        """The worker's, of which there is one."""
+        (pid,) = children_of(self.master)
+        return pid
+
+    def log(self) -> str:
+        return "".join(self.service.log)
 
     def ask(self, data: bytes) -> Any:
         """Send one request on a connection of its own."""
