@@ -11,7 +11,7 @@ from setuptools import Extension, setup
 FLAGS = [
     "-std=c++17",
     "-O3",
-    "-fopenmp",
+    "-pthread",
     "-ffp-contract=off",
     "-fvisibility=hidden",
     "-g0",
@@ -25,7 +25,7 @@ native = Extension(
     depends=glob("csrc/cpu/**/*.h", recursive=True),
     include_dirs=["csrc/cpu"],
     extra_compile_args=FLAGS,
-    extra_link_args=["-fopenmp"],
+    extra_link_args=["-pthread"],
     language="c++",
 )
 

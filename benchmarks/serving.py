@@ -24,7 +24,6 @@ import argparse
 import contextlib
 import datetime
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -42,14 +41,30 @@ SCENARIOS = ("clients", "batches", "long", "fairness")
 CLIENTS = (1, 2, 4, 8, 16, 32)
 SHORT_WORDS = 8
 FAIRNESS_TIMES = 3  # as long as another cell: the answers of interest are few
-Results = dict[str, list[dict[str, Any]]]  # of a service: cell -> what the load generator said in each round
 
 
 @dataclass(frozen=True)
 class Cell:
+    """A load, as the load generator takes it; of its groups the first is the one that is reported."""
+
     name: str
-    groups: dict[str, dict[str, Any]]  # the first is the one that is reported
-    times: float = 1.0
+    groups: dict[str, dict[str, Any]]
+    times: float = 1.0  # as long as others
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a cell in one round; `chunk_s` is the mean time of the service's chunks, where it tells."""
+
+    groups: dict[str, dict[str, Any]]
+    chunk_s: float | None
+
+    @property
+    def first(self) -> dict[str, Any]:
+        return next(iter(self.groups.values()))
+
+
+Results = dict[str, list[Run]]  # of a service: cell -> its rounds
 
 
 def cells(scenarios: list[str], clients: list[int]) -> list[Cell]:
@@ -87,8 +102,8 @@ class Generator:
             [sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def run(self, cell: Cell, service: Service, seconds: float) -> dict[str, Any]:
-        """Load `service` with `cell`; of ours, add the seconds that a chunk took on average."""
+    def run(self, cell: Cell, service: Service, seconds: float) -> Run:
+        """Load `service` with `cell`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         before = service.chunks()
@@ -98,11 +113,10 @@ class Generator:
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"{service.name}, {cell.name}: the load generator ended")
-        result: dict[str, Any] = json.loads(line)
-        after = service.chunks()
+        after, chunk_s = service.chunks(), None
         if before and after and after[1] > before[1]:
-            result["chunk_s"] = (after[0] - before[0]) / (after[1] - before[1])
-        return result
+            chunk_s = (after[0] - before[0]) / (after[1] - before[1])
+        return Run(json.loads(line), chunk_s)
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -132,11 +146,10 @@ def percentiles(seconds: list[float]) -> tuple[float, float]:
     return float(p50), float(p99)
 
 
-def summary(cell: Cell, runs: list[dict[str, Any]]) -> tuple[NDArray[np.float64], list[str]]:
+def summary(runs: list[Run]) -> tuple[NDArray[np.float64], list[str]]:
     """Return each round's answers a second, and what a table says of the rounds."""
-    groups = [run[next(iter(cell.groups))] for run in runs]
-    rates = np.array([group["rate"] for group in groups])
-    each = np.array([percentiles(group["seconds"]) for group in groups])
+    rates = np.array([run.first["rate"] for run in runs])
+    each = np.array([percentiles(run.first["seconds"]) for run in runs])
     p50, p99 = np.median(each, axis=0)
     spread = np.median(each[:, 1] / each[:, 0])
     return rates, [number(float(np.median(rates))), number(p50), number(p99), f"{spread:.2f}"]
@@ -155,7 +168,7 @@ def print_table(services: list[Service], results: list[Results], planned: list[C
     ratio = ["times"] if len(services) == 2 else []
     print(f"\n| load | {' | '.join(columns + ratio)} |\n|{' --- |' * (1 + 4 * len(services) + len(ratio))}")
     for cell in planned:
-        summaries = [summary(cell, result[cell.name]) for result in results]
+        summaries = [summary(result[cell.name]) for result in results]
         row = [cell.name, *(word for _, words in summaries for word in words)]
         if len(services) == 2:
             low, middle, high = np.percentile(summaries[0][0] / summaries[1][0], [10, 50, 90])
@@ -170,7 +183,7 @@ def print_monotonicity(services: list[Service], results: list[Results], planned:
         return
     print()
     for service, result in zip(services, results, strict=True):
-        rates = [float(np.median([run["short"]["rate"] for run in result[name]])) for name in names]
+        rates = [float(np.median([run.first["rate"] for run in result[name]])) for name in names]
         ratios = [rate / max(rates[:index]) for index, rate in enumerate(rates) if index]
         told = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(names[1:], ratios, strict=True))
         print(f"{service.name}: throughput over the best with fewer clients: {told}; least {min(ratios):.2f}")
@@ -183,27 +196,23 @@ def print_fairness(services: list[Service], results: list[Results]) -> None:
     print(" | 500 texts: p50 ms | /health: p50 ms | p99 ms |\n|" + " --- |" * 8)
     for service, result in zip(services, results, strict=True):
         runs = result["fairness"]
-        times = {
-            name: percentiles([s for run in runs for s in run[name]["seconds"]])
-            for name in runs[0]
-            if name != "chunk_s"
-        }
-        chunk = float(np.median([run["chunk_s"] for run in runs]) * 1e3) if "chunk_s" in runs[0] else None
+        times = {name: percentiles([s for run in runs for s in run.groups[name]["seconds"]]) for name in runs[0].groups}
+        chunks = [run.chunk_s * 1e3 for run in runs if run.chunk_s is not None]
+        chunk = float(np.median(chunks)) if chunks else None
         chunk_words = ["-", "-"] if chunk is None else [number(chunk), f"{times['short'][1] / chunk:.2f}"]
         row = [service.name, *map(number, times["short"]), *chunk_words, number(times["500"][0])]
         print(f"| {' | '.join([*row, *map(number, times['health'])])} |")
-        count = sum(len(run["short"]["seconds"]) for run in runs)
+        count = sum(len(run.first["seconds"]) for run in runs)
         print(f"{service.name}: {count} short texts answered", file=sys.stderr)
 
 
-def check_equal(services: list[Service]) -> str:
-    """Return how far the services' vectors are apart: they must be of the same model."""
-    vectors = [np.array(service.vectors([" ".join(WORDS[:9]), "a ship"])) for service in services]
-    cosines = np.sum(vectors[0] * vectors[-1], axis=1)
-    apart = float(np.max(1 - cosines / np.prod([np.linalg.norm(v, axis=1) for v in (vectors[0], vectors[-1])], axis=0)))
-    if len(services) == 2 and apart > 1e-4:
+def check_equal(services: list[Service]) -> int:
+    """Refuse services whose vectors differ, since then it isn't the same model; return their dimension."""
+    ours, theirs = (np.array(service.vectors([" ".join(WORDS)])[0]) for service in (services[0], services[-1]))
+    apart = 1 - float(ours @ theirs / (np.linalg.norm(ours) * np.linalg.norm(theirs)))
+    if apart > 1e-5:
         raise SystemExit(f"the services' vectors differ (1 - cosine is {apart:.1e}); is it the same model?")
-    return f"vectors of {vectors[0].shape[1]} dimensions"
+    return len(ours)
 
 
 def arguments() -> argparse.Namespace:
@@ -234,8 +243,8 @@ def main() -> None:
     )
     with contextlib.ExitStack() as stack:
         services = [stack.enter_context(Service.start(name, command, options.model)) for name, command in commands]
-        told = f"{os.cpu_count()} CPUs; {options.rounds} rounds, {options.seconds:g} s a cell"
-        print(f"{Path(options.model).resolve().name}, {check_equal(services)}; {told}")
+        model = f"{Path(options.model).resolve().name} ({check_equal(services)} dimensions)"
+        print(f"{model}; {options.rounds} rounds, {options.seconds:g} s a cell", flush=True)
         results = measure(services, planned, options.rounds, options.seconds)
     print_table(services, results, planned)
     print_monotonicity(services, results, planned)

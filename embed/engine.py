@@ -75,7 +75,7 @@ def _closed() -> StateError:
 class ModelThread:
     """One permanent thread that runs calls in turn.
 
-    OpenMP gives every thread that enters it a team of its own, so all native work of a model happens on one. There is
+    An encoder and its team serve one thread at a time, so all native work of a model happens on one. There is
     no lock to hold: a signal handler may call `run` or `close` while its own thread is inside of either.
     """
 
@@ -128,7 +128,7 @@ class LocalEngine:
     def __init__(
         self, make_backend: Callable[[Progress], Backend], *, layers: int, dimension: int, pooling: str
     ) -> None:
-        """Call `make_backend` on the model thread, so that the OpenMP team which packs is the one that computes.
+        """Call `make_backend` on the model thread, the one that computes.
 
         It calls the progress that it's given before every layer, so that Ctrl-C ends a load too.
         """

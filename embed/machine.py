@@ -17,7 +17,7 @@ from pathlib import Path
 from embed.errors import OptionError
 
 DEVICES = ("auto", "cpu", "cuda")
-THREADS_PER_CPU = 8  # more can't be meant; and where a thread can't be had, OpenMP ends the process
+THREADS_PER_CPU = 8  # more can't be meant
 PROC = Path("/proc")
 
 
@@ -52,7 +52,7 @@ def thread_count(threads: int | None) -> int:
 def thread_limit(proc: Path = PROC) -> Limit:
     """Return how many threads to compute on, and what limits them: the least of affinity, quota, OMP_NUM_THREADS."""
     limits = [_affinity(), *_cpu_quotas(proc)]
-    with contextlib.suppress(ValueError):  # OpenMP ignores a value that isn't a number, and so do we
+    with contextlib.suppress(ValueError):  # a value that isn't a number is ignored, as by OpenMP, whose variable it is
         limits.append(Limit(int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0]), "OMP_NUM_THREADS"))
     return min((limit for limit in limits if limit.count > 0), key=lambda limit: limit.count)
 

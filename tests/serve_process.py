@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import queue
 import re
 import signal
@@ -42,16 +41,23 @@ class Answer:
 class Serve:
     """The process, its stderr line by line, and its address once it has said that it listens."""
 
-    def __init__(self, *arguments: object, env: dict[str, str] | None = None, **options: Any) -> None:
-        self.arguments = [str(argument) for argument in arguments]
-        if "--addr" not in self.arguments and "EMBED_ADDR" not in (env or {}):
-            self.arguments += ["--addr", "127.0.0.1:0"]
+    def __init__(
+        self,
+        *arguments: object,
+        env: dict[str, str] | None = None,
+        command: list[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """Start `embed serve` with `arguments`, or `command` instead; `options` are those of `subprocess.Popen`."""
+        if command is None:
+            command = [*EMBED, "serve", *map(str, arguments)]
+            command += [] if "--addr" in arguments else ["--addr", "127.0.0.1:0"]
         self.lines: list[str] = []  # of stderr, so far
         self.url = ""
         self._arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [*EMBED, "serve", *self.arguments],
-            env={**environment(), "OMP_WAIT_POLICY": "passive", **(env or {})},
+            command,
+            env={**environment(), **(env or {})},
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -79,7 +85,7 @@ class Serve:
         return self._process.pid
 
     def workers(self) -> list[int]:
-        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        return children_of(self.pid)
 
     @property
     def worker(self) -> int:
@@ -191,13 +197,6 @@ def alive(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
-def path_of(pid: int, name: str) -> str:
-    return os.readlink(f"/proc/{pid}/{name}")
+    """Return the processes that any of its threads has started."""
+    lists = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [int(child) for children in lists for child in children.read_text().split()]

@@ -1,5 +1,5 @@
-// The sub-layers of the forward over one kernel table; see encoder.h. Each forks one team: fork and join cost 1 us, and
-// the kernels' own barriers do between them.
+// The sub-layers of the forward over one kernel table; see encoder.h. Each is one run of the team, and the kernels' own
+// barriers do between them.
 #include "encoder.h"
 
 #include <math.h>
@@ -10,7 +10,6 @@
 #include <string>
 
 #include "half.h"
-#include "team.h"
 
 namespace embed::cpu {
 namespace {
@@ -89,9 +88,9 @@ Memory memory_of(const Kernels& kernels, const Shape& shape, int threads, int ma
 Encoder::Encoder(const Kernels& kernels, const Shape& shape, int threads, int max_tokens)
     : kernels_(kernels),
       shape_(checked(shape, threads, max_tokens)),
-      threads_(threads),
       max_tokens_(max_tokens),
       padded_(padded(shape)),
+      team_(threads),
       weights_(memory_of(kernels, shape, threads, max_tokens).weights),
       workspace_(memory_of(kernels, shape, threads, max_tokens).workspace),
       layers_(shape.layers) {
@@ -100,7 +99,7 @@ Encoder::Encoder(const Kernels& kernels, const Shape& shape, int threads, int ma
 
 // By capacity, so that a buffer lies at the same place whatever the batch, and memory once touched serves all.
 void Encoder::carve_workspace() {
-  const Workspace sizes = workspace(kernels_, padded_, threads_, max_tokens_);
+  const Workspace sizes = workspace(kernels_, padded_, team_.threads(), max_tokens_);
   states_ = workspace_.take(sizes.narrow);
   sums_ = workspace_.take(sizes.narrow);
   context_ = workspace_.take(sizes.context);
@@ -116,7 +115,7 @@ const float* Encoder::copy(const Tensor& vector, int count) {
 
 Linear Encoder::pack(const Source* sources, const Tensor* biases, int count, int n, int k) {
   float *panels = weights_.take(panel_floats(kernels_, n, k)), *bias = weights_.take(n), *end = bias;
-  on_team(threads_, [&] { kernels_.pack(panels, sources, count, n, k); });
+  team_.run([&](const Member& me) { kernels_.pack(me, panels, sources, count, n, k); });
   for (int i = 0; i < count; ++i) end = copy_groups(end, biases[i], sources[i].rows, sources[i].row_group);
   return {panels, bias, n, k};
 }
@@ -162,14 +161,14 @@ void Encoder::require_batch() const {
 }
 
 // y (tokens, n) = epilogue(x W^T + bias), the residual being the states
-void Encoder::gemm(float* y, int y_stride, const float* x, int x_stride, const Linear& weights,
+void Encoder::gemm(const Member& me, float* y, int y_stride, const float* x, int x_stride, const Linear& weights,
                    Epilogue epilogue) const {
-  kernels_.gemm(y, y_stride, x, x_stride, states_, stride_of(padded_.width), batch_.tokens, weights, epilogue);
+  kernels_.gemm(me, y, y_stride, x, x_stride, states_, stride_of(padded_.width), batch_.tokens, weights, epilogue);
 }
 
-void Encoder::normalize(float* y, const float* x, const float* gain, const float* bias) const {
+void Encoder::normalize(const Member& me, float* y, const float* x, const float* gain, const float* bias) const {
   const int stride = stride_of(padded_.width);
-  kernels_.layer_norm(y, stride, x, stride, gain, bias, batch_.tokens, shape_.width, shape_.eps);
+  kernels_.layer_norm(me, y, stride, x, stride, gain, bias, batch_.tokens, shape_.width, shape_.eps);
 }
 
 void Encoder::embed(const int32_t* ids, const int32_t* positions, const int32_t* offsets, int texts) {
@@ -178,10 +177,10 @@ void Encoder::embed(const int32_t* ids, const int32_t* positions, const int32_t*
     throw std::length_error("a batch of " + std::to_string(offsets[texts]) + " tokens, but room for " +
                             std::to_string(max_tokens_));
   batch_ = {offsets, texts, offsets[texts]};
-  on_team(threads_, [&] {
-    kernels_.gather(states_, stride_of(padded_.width), word_, position_, type_, ids, positions, batch_.tokens,
+  team_.run([&](const Member& me) {
+    kernels_.gather(me, states_, stride_of(padded_.width), word_, position_, type_, ids, positions, batch_.tokens,
                     shape_.width);
-    normalize(states_, states_, embedding_gain_, embedding_bias_);
+    normalize(me, states_, states_, embedding_gain_, embedding_bias_);
   });
 }
 
@@ -190,12 +189,12 @@ void Encoder::self_attention(int layer) {
   const Layer& l = loaded(layer);
   const int narrow = stride_of(padded_.width), context = stride_of(padded_.heads), wide = stride_of(3 * padded_.heads);
   const float scale = 1.0f / sqrtf((float)(shape_.width / shape_.heads));
-  on_team(threads_, [&] {
-    gemm(wide_, wide, states_, narrow, l.qkv, Epilogue::bias);
-    kernels_.attention(context_, context, wide_, wide, batch_.offsets, batch_.texts, shape_.heads, padded_.head_dim,
+  team_.run([&](const Member& me) {
+    gemm(me, wide_, wide, states_, narrow, l.qkv, Epilogue::bias);
+    kernels_.attention(me, context_, context, wide_, wide, batch_.offsets, batch_.texts, shape_.heads, padded_.head_dim,
                        scale, scratch_);
-    gemm(sums_, narrow, context_, context, l.output, Epilogue::residual);
-    normalize(states_, sums_, l.attention_gain, l.attention_bias);
+    gemm(me, sums_, narrow, context_, context, l.output, Epilogue::residual);
+    normalize(me, states_, sums_, l.attention_gain, l.attention_bias);
   });
 }
 
@@ -203,17 +202,17 @@ void Encoder::feed_forward(int layer) {
   require_batch();
   const Layer& l = loaded(layer);
   const int narrow = stride_of(padded_.width), wide = stride_of(padded_.inner);
-  on_team(threads_, [&] {
-    gemm(wide_, wide, states_, narrow, l.up, shape_.activation);
-    gemm(sums_, narrow, wide_, wide, l.down, Epilogue::residual);
-    normalize(states_, sums_, l.gain, l.bias);
+  team_.run([&](const Member& me) {
+    gemm(me, wide_, wide, states_, narrow, l.up, shape_.activation);
+    gemm(me, sums_, narrow, wide_, wide, l.down, Epilogue::residual);
+    normalize(me, states_, sums_, l.gain, l.bias);
   });
 }
 
 void Encoder::pool(float* out, Pooling pooling, bool normalize) {
   require_batch();
-  on_team(threads_, [&] {
-    kernels_.pool(out, states_, stride_of(padded_.width), batch_.offsets, batch_.texts, shape_.width, pooling,
+  team_.run([&](const Member& me) {
+    kernels_.pool(me, out, states_, stride_of(padded_.width), batch_.offsets, batch_.texts, shape_.width, pooling,
                   normalize);
   });
   batch_ = {};

@@ -1,12 +1,14 @@
-// A text encoder over a packed batch, written against one kernel table: the sub-layers of the forward, one OpenMP
-// region each. Weights are packed once into an arena on huge pages; activations live in one workspace that is reserved
-// for `max_tokens` rows and touched only as far as batches need it. Not thread-safe: one thread owns an encoder.
+// A text encoder over a packed batch, written against one kernel table: the sub-layers of the forward, one run
+// of the team each. Weights are packed once into an arena on huge pages; activations live in one workspace that is
+// reserved for `max_tokens` rows and touched only as far as batches need it. Not thread-safe: one thread owns an
+// encoder.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "kernels.h"
+#include "team.h"
 
 namespace embed::cpu {
 
@@ -58,7 +60,7 @@ Memory memory_of(const Kernels& kernels, const Shape& shape, int threads, int ma
 
 class Encoder {
  public:
-  // Throws std::invalid_argument if the shape is one that the kernels can't hold.
+  // Throws std::invalid_argument if the shape is one that the kernels can't hold, std::system_error without threads.
   Encoder(const Kernels& kernels, const Shape& shape, int threads, int max_tokens);
 
   // Tables are read in place for the encoder's life; gain and bias are copied.
@@ -91,13 +93,15 @@ class Encoder {
   Linear pack(const Source* sources, const Tensor* biases, int count, int n, int k);
   const Layer& loaded(int layer) const;
   void require_batch() const;
-  void gemm(float* y, int y_stride, const float* x, int x_stride, const Linear& weights, Epilogue epilogue) const;
-  void normalize(float* y, const float* x, const float* gain, const float* bias) const;
+  void gemm(const Member& me, float* y, int y_stride, const float* x, int x_stride, const Linear& weights,
+            Epilogue epilogue) const;
+  void normalize(const Member& me, float* y, const float* x, const float* gain, const float* bias) const;
 
   const Kernels& kernels_;
   const Shape shape_;
-  const int threads_, max_tokens_;
+  const int max_tokens_;
   const Padded padded_;
+  Team team_;
   Arena weights_, workspace_;
   std::vector<Layer> layers_;
   Table word_{}, position_{}, type_{};

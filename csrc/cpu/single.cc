@@ -50,7 +50,7 @@ class Rows {
 }  // namespace
 
 void pack(const Kernels& kernels, float* panels, const Source* sources, int count, int n, int k, int threads) {
-  on_team(threads, [&] { kernels.pack(panels, sources, count, n, k); });
+  Team(threads).run([&](const Member& me) { kernels.pack(me, panels, sources, count, n, k); });
 }
 
 void gemm(const Kernels& kernels, float* y, const float* x, Tensor weight, const float* bias, const float* residual,
@@ -61,9 +61,9 @@ void gemm(const Kernels& kernels, float* y, const float* x, Tensor weight, const
       added(residual ? Rows(residual, tokens, n) : Rows(0, n));
   const Source source{weight.data, weight.dtype, n, k, n, k};
   const Linear linear{packed.data(), padded_bias.data(), columns, depth};
-  on_team(threads, [&] {
-    kernels.pack(packed.data(), &source, 1, columns, depth);
-    kernels.gemm(out.data(), out.stride(), in.data(), in.stride(), added.data(), added.stride(), tokens, linear,
+  Team(threads).run([&](const Member& me) {
+    kernels.pack(me, packed.data(), &source, 1, columns, depth);
+    kernels.gemm(me, out.data(), out.stride(), in.data(), in.stride(), added.data(), added.stride(), tokens, linear,
                  epilogue);
   });
   out.copy_out(y);
@@ -78,8 +78,8 @@ void attention(const Kernels& kernels, float* out, const float* qkv, const int32
     float floats[16];
   };
   std::vector<Line> scratch((size_t)threads * kernels.attention_scratch / 16);
-  on_team(threads, [&] {
-    kernels.attention(context.data(), context.stride(), in.data(), in.stride(), offsets, texts, heads,
+  Team(threads).run([&](const Member& me) {
+    kernels.attention(me, context.data(), context.stride(), in.data(), in.stride(), offsets, texts, heads,
                       round16(head_dim), scale, scratch.data()->floats);
   });
   context.copy_out(out);
@@ -88,9 +88,9 @@ void attention(const Kernels& kernels, float* out, const float* qkv, const int32
 void layer_norm(const Kernels& kernels, float* y, const float* x, const float* gain, const float* bias, int tokens,
                 int width, float eps, int threads) {
   Rows in(x, tokens, width), out(tokens, width), padded_gain(gain, 1, width), padded_bias(bias, 1, width);
-  on_team(threads, [&] {
-    kernels.layer_norm(out.data(), out.stride(), in.data(), in.stride(), padded_gain.data(), padded_bias.data(), tokens,
-                       width, eps);
+  Team(threads).run([&](const Member& me) {
+    kernels.layer_norm(me, out.data(), out.stride(), in.data(), in.stride(), padded_gain.data(), padded_bias.data(),
+                       tokens, width, eps);
   });
   out.copy_out(y);
 }
@@ -98,15 +98,18 @@ void layer_norm(const Kernels& kernels, float* y, const float* x, const float* g
 void gather(const Kernels& kernels, float* y, Table word, Table position, Table type, const int32_t* ids,
             const int32_t* positions, int tokens, int width, int threads) {
   Rows out(tokens, width);
-  on_team(threads,
-          [&] { kernels.gather(out.data(), out.stride(), word, position, type, ids, positions, tokens, width); });
+  Team(threads).run([&](const Member& me) {
+    kernels.gather(me, out.data(), out.stride(), word, position, type, ids, positions, tokens, width);
+  });
   out.copy_out(y);
 }
 
 void pool(const Kernels& kernels, float* y, const float* x, const int32_t* offsets, int texts, int width,
           Pooling pooling, bool normalize, int threads) {
   Rows in(x, offsets[texts], width);
-  on_team(threads, [&] { kernels.pool(y, in.data(), in.stride(), offsets, texts, width, pooling, normalize); });
+  Team(threads).run([&](const Member& me) {
+    kernels.pool(me, y, in.data(), in.stride(), offsets, texts, width, pooling, normalize);
+  });
 }
 
 void exp2(const Kernels& kernels, float* y, const float* x, size_t count) {

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, operands: list[str]) -> int:
 
         return serve(settings, listener)
     finally:
-        listener.remove()
+        listener.close()
 
 
 def _settings(options: argparse.Namespace, operands: list[str]) -> Settings:

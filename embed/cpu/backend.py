@@ -32,21 +32,24 @@ def instruction_set() -> str:
 
 def native_encoder(isa: str, config: ModelConfig, *, threads: int, max_tokens: int) -> _native.Encoder:
     """Return the compiled encoder of the config's shape, without weights."""
-    return _native.Encoder(
-        isa,
-        layers=config.layers,
-        width=config.width,
-        inner=config.inner,
-        heads=config.heads,
-        eps=config.eps,
-        activation=config.activation,
-        threads=threads,
-        max_tokens=max_tokens,
-    )
+    try:
+        return _native.Encoder(
+            isa,
+            layers=config.layers,
+            width=config.width,
+            inner=config.inner,
+            heads=config.heads,
+            eps=config.eps,
+            activation=config.activation,
+            threads=threads,
+            max_tokens=max_tokens,
+        )
+    except RuntimeError as ex:  # what std::system_error becomes
+        raise DeviceError(f"{threads} threads can't be had ({ex}); ask for fewer with threads, --threads") from ex
 
 
 class CpuBackend:
-    """`embed.backend.Backend` on the CPU; the thread that calls it owns the OpenMP team."""
+    """`embed.backend.Backend` on the CPU: one thread calls it, and its encoder has the others."""
 
     def __init__(self, config: ModelConfig, *, threads: int, max_tokens: int) -> None:
         isa = instruction_set()

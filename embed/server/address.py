@@ -62,8 +62,9 @@ class Listener:
         ip = ipaddress.ip_address(self.name[0].partition("%")[0])
         return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
 
-    def remove(self) -> None:
-        """Delete the socket's file, unless somebody else has put another in its place."""
+    def close(self) -> None:
+        """Listen no more, and delete the socket's file, unless somebody else has put another in its place."""
+        self.socket.close()
         if self._file is not None and _identity(self._file[0]) == self._file[1]:
             os.unlink(self._file[0])
 

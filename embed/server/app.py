@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import falcon
 import orjson
+from gunicorn.errors import AppImportError
 
 from embed.embedder import Embedder, load
 from embed.errors import OptionError, TextError
@@ -18,9 +20,10 @@ from embed.server.auth import TokenCheck
 from embed.server.connection import Refused
 from embed.server.limits import Limits
 from embed.server.metrics import Metrics
-from embed.server.resources import CreateEmbedding, Health, MetricsText
+from embed.server.resources import CreateEmbedding, Health, MetricsText, OpenApi
 from embed.server.service import QueueFull, Service, Unavailable
 from embed.server.settings import Settings
+from embed.server.worker import Worker
 
 LOG = logging.getLogger("gunicorn.error")  # where the worker logs, so that there is one log
 
@@ -29,9 +32,9 @@ class Application(falcon.App):  # type: ignore[type-arg]
     """The WSGI application of one service; the worker calls the methods below."""
 
     def __init__(self, service: Service, metrics: Metrics, settings: Settings, limits: Limits) -> None:
+        token = settings.secret()
         super().__init__(
-            media_type=falcon.MEDIA_JSON,
-            middleware=[RequestMetrics(metrics), TokenCheck(settings.secret()), KnownMethods()],
+            media_type=falcon.MEDIA_JSON, middleware=[RequestMetrics(metrics), TokenCheck(token), KnownMethods()]
         )
         self._service = service
         self._metrics = metrics
@@ -44,6 +47,7 @@ class Application(falcon.App):  # type: ignore[type-arg]
         self.add_route("/health", health)
         self.add_route("/create_embedding", CreateEmbedding(service, self._name, settings, limits))
         self.add_route("/metrics", MetricsText(metrics))
+        self.add_route("/openapi.json", OpenApi(settings, limits, name=self._name, secured=token is not None))
 
     def _add_error_handlers(self) -> None:
         self.add_error_handler(Exception, _on_fault)
@@ -88,12 +92,28 @@ def create_app(model: str | None = None, **given: Any) -> Application:
 
     gunicorn -k embed.server.Worker 'embed.server:create_app("path/to/model", token_file="token")'
 
-    Raises `OptionError` for a setting that is refused, and where another worker class runs it.
+    Raises `OptionError` for a setting that is refused, and `WorkerError` where gunicorn runs it otherwise.
     """
+    _check_worker()
     unknown = set(given) - set(Settings.__dataclass_fields__)
     if unknown:
         raise OptionError(f"create_app knows no {min(unknown)}; it takes {', '.join(Settings.__dataclass_fields__)}")
-    return make_app(Settings.from_environment({"model": model, **given}), Limits.from_environment())
+    settings = Settings.from_environment({"model": model, **given})
+    settings.check()
+    return make_app(settings, Limits.from_environment())
+
+
+class WorkerError(AppImportError, RuntimeError):  # type: ignore[misc]
+    """gunicorn has another worker class, or loads the application before it forks; it prints the message of either."""
+
+
+def _check_worker() -> None:
+    under_gunicorn = os.environ.get("SERVER_SOFTWARE", "").startswith("gunicorn/")
+    if under_gunicorn and not Worker.is_here:
+        raise WorkerError(
+            "embed: error: this application runs in gunicorn's worker class embed.server.Worker alone, "
+            "loaded after the fork; start gunicorn with -k embed.server.Worker and without --preload"
+        )
 
 
 def make_app(settings: Settings, limits: Limits) -> Application:
@@ -117,11 +137,11 @@ def served_name(model: str) -> str:
     """Return what a model is called in answers: its folder's name, or the hub name of a hub cache's folder."""
     if model == DEMO:
         return DEMO
-    path = Path(model).expanduser().absolute()
+    path = Path(os.path.abspath(os.path.expanduser(model)))  # links are left: a link's name was chosen by somebody
     for folder in (path, *path.parents[:2]):
         if folder.name.startswith("models--"):
             return folder.name.removeprefix("models--").replace("--", "/")
-    return path.resolve().name
+    return path.name or "model"
 
 
 class RequestMetrics:

@@ -66,10 +66,10 @@ class Listener:
         self._again = self._loop.timer(PAUSE_S)  # a new one: started a second time, it would fire at once
         self._again.start(self._readable.start, self._accept)
 
-    def close(self) -> None:
-        """Accept the clients that have connected already, for nobody else might, and then no more."""
+    def close(self, *, take_waiting: bool) -> None:
+        """Accept no more, but maybe those who have connected already: nobody else might."""
         with contextlib.suppress(OSError):
-            for _ in range(LAST_ACCEPTS):
+            for _ in range(LAST_ACCEPTS if take_waiting else 0):
                 if not self._accept_one():
                     break
         self._readable.close()

@@ -53,14 +53,23 @@ class Report:
         kind = next((i for i, kind in enumerate(self.KINDS) if type(error) is kind), 0)
         message = str(error) if isinstance(error, EmbedError) else f"a fault in embed itself: {error!r}"
         data = message.encode(errors="backslashreplace")[: len(self._memory) - 4]
-        self._memory[2 : 3 + len(data)] = data + b"\0"
+        self._memory[3 : 4 + len(data)] = data + b"\0"
         self._memory[1] = kind + 1  # last, since it makes the rest valid
+
+    @property
+    def reloading(self) -> bool:
+        """Whether the worker that is told to end has a successor, for which new connections can wait."""
+        return self._memory[2] == 1
+
+    @reloading.setter
+    def reloading(self, value: bool) -> None:
+        self._memory[2] = value
 
     @property
     def error(self) -> EmbedError | None:
         if not self._memory[1]:
             return None
-        data = self._memory[2:]
+        data = self._memory[3:]
         return self.KINDS[self._memory[1] - 1](data[: data.index(b"\0")].decode(errors="replace"))
 
 
@@ -76,10 +85,9 @@ class Stand(base.Worker):  # type: ignore[misc]  # gunicorn has no types
 
     def init_process(self) -> None:
         _leave_the_master()
-        from embed.server.worker import Worker
+        from embed.server.served import ServedWorker
 
-        worker = Worker(*self._arguments)
-        worker.announces = False  # the application's callbacks do
+        worker = ServedWorker(*self._arguments)
         worker.tmp.close()
         worker.tmp = self.tmp  # whose times the master watches
         worker.pid = self.pid
@@ -112,10 +120,12 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         """Let the old worker finish and go; the main loop then starts the next. The socket queues who comes between."""
         if self._from_terminal and not _has_terminal():
             raise StopIteration  # the window was closed; nobody asks for a reload
+        self._report.reloading = True
         self._dismiss()
         if self._wait(time.monotonic() + self._grace_s) is not None:
             raise StopIteration
         self._kill()
+        self._report.reloading = False
         self._quick_deaths, self._not_before = 0, 0.0
         self._renew()
 
@@ -144,6 +154,7 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         sock.close_sockets(self.LISTENERS, unlink=False)
         self.LISTENERS: list[Any] = []
         began = time.monotonic()
+        self._report.reloading = False
         self._dismiss()
         while self._wait(began + self._grace_s) is not None and time.monotonic() - began < TWICE_S:
             pass

@@ -44,11 +44,13 @@ class ModelThread:
         self._batcher = Batcher()
         self._inbox: queue.SimpleQueue[Job | Callable[[], None]] = queue.SimpleQueue()
         self._closing = False
+        self._loading = False
         self._thread = threading.Thread(target=self._run, name="embed-batcher", daemon=True)
         self._thread.start()
 
     def load(self) -> None:
         """Load the model; the listener hears how it went."""
+        self._loading = True
         self._inbox.put(self._load_model)
 
     def submit(self, job: Job) -> None:
@@ -59,9 +61,10 @@ class ModelThread:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """End the thread after the chunk that it computes, and free the model."""
+        """End the thread after the chunk that it computes, and free the model. A load is not waited for."""
         self._inbox.put(self._close)
-        self._thread.join()
+        if not self._loading:
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._closing:
@@ -88,8 +91,10 @@ class ModelThread:
                 warnings.simplefilter("always", GuessWarning)
                 self._embedder = self._load()
         except Exception as ex:  # not swallowed: the listener decides what it means
+            self._loading = False
             self._loop.call(self._listener.not_loaded, ex)
             return
+        self._loading = False
         for warning in caught:
             say(f"warning: {warning.message}")
         self._loop.call(self._listener.loaded, self._embedder, time.monotonic() - began)

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from embed.server.limits import Limits
 from embed.server.metrics import CONTENT_TYPE, Metrics
+from embed.server.openapi import TRUNCATED_HEADER, document
 from embed.server.payload import Payload, check_headers, from_body, from_query
 from embed.server.service import Service
 from embed.server.settings import Settings
 from embed.server.waiting import give_way
 
 PIECE_NUMBERS = 8192  # 0.3 ms of writing, under the GIL; then others get a turn
-TRUNCATED_HEADER = "Embed-Truncated-Texts"
 
 
 class CreateEmbedding:
@@ -101,6 +101,18 @@ class MetricsText:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         resp.content_type = CONTENT_TYPE
         resp.data = self._metrics.text()
+
+    on_head = on_get
+
+
+class OpenApi:
+    """The description of the routes, written once."""
+
+    def __init__(self, settings: Settings, limits: Limits, *, name: str, secured: bool) -> None:
+        self._json = orjson.dumps(document(settings, limits, name=name, secured=secured))
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = self._json
 
     on_head = on_get
 

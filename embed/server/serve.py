@@ -9,25 +9,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import resource
-import signal
 from typing import Any
-from urllib.parse import quote
 
 from gunicorn import systemd
 from gunicorn.app.base import BaseApplication
-from gunicorn.glogging import Logger
 
 from embed.console import say
 from embed.errors import OptionError
 from embed.server.address import BACKLOG, Listener
-from embed.server.limits import Limits
 from embed.server.master import Master, Report, Stand
 from embed.server.settings import Settings, variable_of
 
 HEARTBEAT_S = 60  # a worker whose loop stands still for that long is killed; it beats once a second
 SHARED_MEMORY = "/dev/shm"  # for the heartbeat's file: never a slow disk, and there in read-only containers
-DESCRIPTORS_BESIDES = 128  # files, pipes and sockets that are no client's
+ACCESS_LOG = '%(h)s %(t)s "%(m)s %(U)s" %(s)s %(B)s %(M)s ms'  # %(r)s would hold the query: tokens and texts
 # Of the environment, what would change how gunicorn starts.
 GUNICORN_VARIABLES = ("GUNICORN_PID", "GUNICORN_FD", "NOTIFY_SOCKET")
 
@@ -47,16 +42,6 @@ def serve(settings: Settings, listener: Listener) -> int:
     raise AssertionError("gunicorn's arbiter returned")
 
 
-def raise_descriptor_limit(connections: int) -> None:
-    """Let this process open a descriptor a connection, as far as the hard limit allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + DESCRIPTORS_BESIDES
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     """What gunicorn runs: its configuration, made in the master, and the application, made in each worker."""
 
@@ -66,8 +51,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         self._listener = listener
         self._notify_socket = notify_socket
         self._token = settings.secret()
-        self._limits = Limits.from_environment()
-        raise_descriptor_limit(self._limits.connections)
         super().__init__()
 
     def load_config(self) -> None:
@@ -87,13 +70,12 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         from embed.server.app import create_app
 
         try:
-            application = create_app(**self._arguments())
-        except Exception as ex:  # whatever it is, the master says it and ends the service
+            return create_app(**self._arguments())
+        except Exception as ex:  # not swallowed: the master raises it, or the log has it
+            if self.report.loaded:
+                raise
             self.report.fail(ex)
             raise SystemExit(1) from ex
-        application.on_ready(self._ready)
-        application.on_failure(self._failed)
-        return application
 
     def _arguments(self) -> dict[str, Any]:
         """Return the settings, with the token that the master has read in place of where it came from."""
@@ -101,19 +83,21 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             os.environ.pop(variable_of(name), None)
         return {**dataclasses.asdict(self._settings), "token": self._token, "token_file": None}
 
-    def _ready(self, info: str) -> None:
+    def ready(self, info: str) -> None:
+        """Tell everybody that a model is loaded; called in the worker."""
         self.report.set_loaded()
         say(f"listening on {self._listener.url} {info}")
         if self._notify_socket is not None:
             os.environ["NOTIFY_SOCKET"] = self._notify_socket
             systemd.sd_notify(f"READY=1\nSTATUS={info}", logging.getLogger("gunicorn.error"))
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> bool:
+        """Tell that a model can't be loaded; called in the worker. Return whether it is to end."""
         if self.report.loaded:  # it was a reload: better no answers but /health's than no service
             say(f"error: {error} (requests get 503; a reload with SIGHUP tries again)")
-        else:
-            self.report.fail(error)
-            os.kill(os.getpid(), signal.SIGTERM)  # those who wait get their 503
+            return False
+        self.report.fail(error)
+        return True
 
     def _configuration(self) -> dict[str, Any]:
         settings = self._settings
@@ -122,7 +106,6 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "backlog": BACKLOG,
             "workers": 1,  # more would be more copies of the weights, and no batching across requests
             "worker_class": Stand,
-            "worker_connections": self._limits.connections,
             "worker_tmp_dir": SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None,
             "timeout": HEARTBEAT_S,
             "graceful_timeout": settings.graceful_s,
@@ -130,34 +113,15 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "preload_app": False,
             "control_socket_disable": True,
             "http_parser": "python",
-            "limit_request_line": 0,  # the limits are our own: 64 KiB of head
+            "limit_request_line": 0,  # the limits are the worker's own, on a whole head
             "limit_request_field_size": 0,
             "forwarded_allow_ips": "",
             "proc_name": "embed",
-            "logger_class": ServiceLogger,
             "loglevel": settings.log_level,
             "accesslog": "-" if settings.access_log else None,
+            "access_log_format": ACCESS_LOG,
         }
 
 
 def prepare_process() -> None:
-    """Set what must be set in a worker before NumPy and OpenMP are loaded."""
-
-
-class ServiceLogger(Logger):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's log, without what a request says: queries hold tokens and texts."""
-
-    def access(self, resp: Any, req: Any, environ: dict[str, Any], request_time: Any) -> None:
-        """Log a request in one line. gunicorn's formats could show a query, or a line break that a path decodes to."""
-        if not self.access_log_enabled:
-            return
-        self.access_log.info(
-            '%s %s "%s %s" %s %s %.1f ms',
-            environ.get("REMOTE_ADDR") or "-",
-            self.now(),
-            environ.get("REQUEST_METHOD", "-"),
-            quote(environ.get("PATH_INFO", "-").encode("latin-1", "replace")),
-            str(resp.status).partition(" ")[0],
-            resp.sent,
-            request_time.total_seconds() * 1000,
-        )
+    """Set what must be set in a worker before NumPy is loaded."""

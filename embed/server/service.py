@@ -24,6 +24,7 @@ from embed.server.waiting import Event, Loop, Offload
 from embed.tokenizer import TokenizedText
 
 LOAD_AGAIN_S = 5.0  # after a load that failed, requests get its error for so long before one of them tries anew
+ENDING = "the service is ending; send the request again"
 STUCK_S = 300.0  # a chunk is sized for a quarter of a second; a single text of 8,192 tokens may take a minute
 INLINE_CHARACTERS = 1000  # tokenised in 0.1 ms, about what two thread switches cost
 
@@ -64,6 +65,7 @@ class Service:
         self.loads = 0
         self.last_load_s: float | None = None
         self.draining = False
+        self._abandoned = False
         self.on_ready: list[Callable[[], None]] = []
         self.on_failure: list[Callable[[Exception], None]] = []
         self._limits = limits
@@ -89,19 +91,23 @@ class Service:
         tokenized = self._tokenize(embedder, texts)
         job = Job(tokenized, embedder.dimension, normalize=normalize)
         self._check_room(job.tokens)
+        if self._abandoned:
+            raise Unavailable(ENDING)
         self._compute(job, connection)
         truncated = sum(text.truncated for text in tokenized)
         self._metrics.embedded(len(texts), sum(text.tokens for text in tokenized), truncated)
         return Answer(job.vectors, truncated)
 
     def drain(self) -> None:
-        """Take no more work; what was taken goes on."""
+        """Take no more work; what was taken goes on. Who waits for the model to be loaded is told at once."""
         self.draining = True
+        self._settled.set()
 
     def abandon(self) -> None:
-        """Answer whatever still waits with an error."""
+        """Answer whatever still waits with an error, and what is yet to come out of the tokenizer."""
+        self._abandoned = True
         for job in list(self._waiting):
-            self._give_up(job, Unavailable("the service is ending; send the request again"))
+            self._give_up(job, Unavailable(ENDING))
 
     def close(self) -> None:
         """End the model thread after the chunk that it computes, and free the model."""
@@ -139,7 +145,7 @@ class Service:
             self._thread.load()
         self._settled.wait()
         if self.draining:
-            raise Unavailable("the service is ending; send the request again")
+            raise Unavailable(ENDING)
         if self.load_error is not None:
             raise Unavailable(f"the model can't be loaded: {self.load_error}")
         if self.embedder is None or not self._thread.is_alive():

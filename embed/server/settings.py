@@ -47,7 +47,8 @@ class Settings:
         for name, kind in _KINDS.items():
             variable = variable_of(name)
             text = environ.get(variable, "")
-            if name not in values and (text.strip() or (name == "token" and variable in environ)):
+            # A blank variable counts as unset; but not where it would open a service that is meant to be closed.
+            if name not in values and (text.strip() or (name in ("token", "token_file") and variable in environ)):
                 values[name] = kind(variable, text)
         if not str(values.get("model", "")).strip():
             raise OptionError("no model given; name a model folder, or demo (embed serve demo), or set EMBED_MODEL")
@@ -78,6 +79,8 @@ class Settings:
             raise OptionError("give a token or a token file, not both")
         if self.token is not None:
             return _checked_token(self.token, "the token (--token, EMBED_TOKEN)")
+        if self.token_file is not None and not self.token_file.strip():
+            raise OptionError("the token file (--token-file, EMBED_TOKEN_FILE) is empty; leave it out, or name a file")
         return None if self.token_file is None else _token_of(Path(self.token_file))
 
 

@@ -39,7 +39,7 @@ LAST_S = 0.5  # before the grace period ends, when the master kills
 
 
 class Worker(base.Worker):  # type: ignore[misc]
-    announces = True  # on stderr: that the model is loaded and where we listen, or why it can't be
+    is_here = False  # whether this process is one of these
 
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
@@ -62,6 +62,7 @@ class Worker(base.Worker):  # type: ignore[misc]
     # --- the process
 
     def init_process(self) -> None:
+        Worker.is_here = True
         gevent.reinit()
         self.limits = Limits.from_environment()
         self.lobby = Lobby(self.limits)
@@ -108,9 +109,8 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._watch_parent(loop)
         self._raise_descriptors()
         self._listen()
-        if self.announces:
-            self.wsgi.on_ready(self._ready)
-            self.wsgi.on_failure(self._failed)
+        self.wsgi.on_ready(self._ready)
+        self.wsgi.on_failure(self._failed)
         while self.alive:
             self._beat(1.0)
         if not self._hurry:
@@ -164,6 +164,11 @@ class Worker(base.Worker):  # type: ignore[misc]
         say(f"error: {error}")
         self._status = Arbiter.APP_LOAD_ERROR
         self._stop()
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether a worker follows that takes who connects from now on; this one then sends nobody away."""
+        return False
 
     # --- connections
 
@@ -219,12 +224,14 @@ class Worker(base.Worker):  # type: ignore[misc]
         abandon_at = began + max(0.0, self.cfg.graceful_timeout - ABANDON_S)
         end_at = began + max(0.0, self.cfg.graceful_timeout - LAST_S)
         for listener in self._listeners:
-            listener.close()
-        self.wsgi.drain()
+            listener.close(take_waiting=not self.has_successor)
+        if not self.has_successor:
+            self.wsgi.drain()
         self.lobby.drain()
         abandoned = False
         while self.connections and not self._hurry and (now := time.monotonic()) < end_at:
             if now >= abandon_at and not abandoned:
+                self.wsgi.drain()
                 self.wsgi.abandon()
                 abandoned = True
             self._beat(min(1.0, (end_at if abandoned else abandon_at) - now))

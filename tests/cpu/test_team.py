@@ -1,6 +1,7 @@
-"""Subnormals count even in a thread that flushes them to zero, as a library linked with -ffast-math leaves threads.
+"""The team of threads: idle it uses no processor, without threads it says so, and a fork doesn't hang on it.
 
-The mode is a register of each thread, which new threads inherit; so it is set in a thread of the test's own.
+And subnormals count even in a thread that flushes them to zero, as a library linked with -ffast-math leaves threads.
+That mode is a register of each thread, which new threads inherit; so it is set in a thread of the test's own.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 import ctypes
 import json
 import platform
+import resource
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -83,3 +88,56 @@ def test_vectors(isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             return model.encode(TEXTS).tobytes()
 
     assert flushing(vectors) == vectors()
+
+
+def test_an_idle_team_sleeps(tmp_path: Path) -> None:
+    with embed.load(tiny.make("xlmr", tmp_path / "model"), threads=8) as model:
+        model.encode(TEXTS)
+        time.sleep(0.1)  # a thread looks and yields for less than a millisecond before it sleeps
+        before = time.process_time()
+        time.sleep(0.5)
+        assert time.process_time() - before < 0.1
+
+
+def test_more_threads_than_cpus_compute_the_same(tmp_path: Path) -> None:
+    directory = tiny.make("xlmr", tmp_path / "model")
+    with embed.load(directory, threads=1) as one, embed.load(directory, threads=8) as eight:
+        assert eight.encode(TEXTS * 20).tobytes() == one.encode(TEXTS * 20).tobytes()
+
+
+def test_threads_that_cannot_be_had_are_an_error_and_not_the_end() -> None:
+    """Nor do those that were started before live on."""
+    program = """
+import os, resource, numpy as np
+from embed.cpu import _native
+x, one = np.ones((4, 32), np.float32), np.ones(32, np.float32)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), -1))
+try:
+    _native.layer_norm("scalar", x, one, one, eps=1e-5, threads=200)
+except RuntimeError as ex:
+    print(ex)
+print(len(os.listdir("/proc/self/task")))
+"""
+    assert resource.getrlimit(resource.RLIMIT_AS)[1] == resource.RLIM_INFINITY
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    message, threads = done.stdout.splitlines()
+    assert message.startswith("thread ")
+    assert "unavailable" in message or "memory" in message, message
+    assert int(threads) <= 2  # OpenBLAS may have its own
+
+
+def test_a_forked_child_ends_though_the_team_stayed_behind(tmp_path: Path) -> None:
+    program = """
+import os, sys, embed
+model = embed.load(sys.argv[1], threads=3)
+model.encode("a")
+if not (child := os.fork()):
+    del model
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), model.encode("b").shape)
+"""
+    model = tiny.make("xlmr", tmp_path / "model")
+    command = [sys.executable, "-W", "ignore", "-c", program, model]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "7 (32,)\n", done.stderr

@@ -30,7 +30,7 @@ def compiled(isa: str, optimisation: str, directory: Path) -> Path:
     for tool in ("g++", "nm"):
         if not shutil.which(tool):
             pytest.skip(f"there is no {tool} to look at the objects with")
-    flags = ["-std=c++17", "-fopenmp", "-ffp-contract=off", optimisation, "-w"]
+    flags = ["-std=c++17", "-pthread", "-ffp-contract=off", optimisation, "-w"]
     source, made = HOME.parents[1] / "csrc" / "cpu" / "isa" / f"{isa}.cc", directory / f"{isa}.o"
     subprocess.run(["g++", *flags, "-c", source, "-o", made], check=True)
     return made

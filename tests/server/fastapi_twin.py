@@ -2,7 +2,7 @@
 
     python fastapi_twin.py MODEL_DIR TOKEN
 
-Serves on a free port of loopback, which it names on standard error. Written from the documented API, not from our code.
+Serves on a free port of loopback, and prints its URL. Written from the documented API, not from our code.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def create_app(directory: str, token: str) -> FastAPI:
 def main() -> None:
     app = create_app(*sys.argv[1:])
     with socket.create_server(("127.0.0.1", 0)) as server:
-        print(f"twin: listening on http://127.0.0.1:{server.getsockname()[1]}", file=sys.stderr, flush=True)
+        print(f"http://127.0.0.1:{server.getsockname()[1]}", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[server])
 
 

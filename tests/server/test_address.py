@@ -23,8 +23,7 @@ def listening(text):
     try:
         yield listener
     finally:
-        listener.socket.close()
-        listener.remove()
+        listener.close()
 
 
 @pytest.fixture
@@ -213,7 +212,7 @@ def test_a_file_that_a_later_server_has_made_is_left_alone(tmp_path):
         path.unlink()
         later = bind(parse(f"unix:{path}"))
     assert path.is_socket()
-    later.socket.close()
+    later.close()
 
 
 def test_the_socket_of_a_server_that_is_gone_is_replaced(tmp_path):

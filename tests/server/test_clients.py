@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,8 +18,8 @@ import pytest
 import requests
 import tiny
 from command_line import SECONDS
-from live_service import LiveService, serving
 from numpy.typing import NDArray
+from serve_process import Serve
 
 import embed
 
@@ -34,13 +35,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(model: Path) -> Iterator[LiveService]:
-    with serving(model) as service:
+def service(model: Path) -> Iterator[Serve]:
+    with Serve(model) as service:
+        service.ready()
         yield service
 
 
 @pytest.fixture(scope="module")
-def url(service: LiveService) -> str:
+def url(service: Serve) -> str:
     return f"{service.url}/create_embedding"
 
 
@@ -85,11 +87,12 @@ def test_requests_gets_odd_characters(session, url, vectors):
     assert_vectors(session.get(url, params={"text": ODD}, timeout=SECONDS).json(), [ODD], vectors)
 
 
-def test_requests_keeps_its_connection_for_a_hundred_requests(session, url, vectors):
+def test_requests_keeps_its_connection_for_a_hundred_requests(session, url, vectors, caplog):
+    caplog.set_level(logging.DEBUG, "urllib3.connectionpool")
     for number in range(100):
         text = TEXTS[number % len(TEXTS)]
         assert_vectors(session.post(url, json={"text": text}, timeout=SECONDS).json(), [text], vectors)
-    assert session.get_adapter(url).poolmanager.connection_from_url(url).num_connections == 1
+    assert sum(message.startswith("Starting new") for message in caplog.messages) == 1
 
 
 def test_requests_uploads_in_chunks(session, url, vectors):

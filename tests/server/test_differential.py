@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ import httpx
 import numpy as np
 import pytest
 import tiny
-from live_service import LiveService, running, serving
+from command_line import environment
+from serve_process import Serve
 
 TWIN = Path(__file__).with_name("fastapi_twin.py")
 TOKEN = "s3cret"
@@ -131,18 +134,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ours(model: Path) -> Iterator[httpx.Client]:
     limits = {"EMBED_MAX_TEXTS": str(MAX_TEXTS), "EMBED_LIMIT_BODY_BYTES": str(MAX_BODY), "EMBED_TOKEN": TOKEN}
-    with serving(model, **limits) as service, client_of(service) as client:
-        yield client
+    with Serve(model, env=limits) as service:
+        service.ready()
+        with client_of(service.url) as client:
+            yield client
 
 
 @pytest.fixture(scope="module")
 def twin(model: Path) -> Iterator[httpx.Client]:
-    with running(TWIN, model, TOKEN) as service, client_of(service) as client:
-        yield client
+    command = [sys.executable, str(TWIN), str(model), TOKEN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        try:
+            with client_of(process.stdout.readline().strip()) as client:
+                yield client
+        finally:
+            process.kill()
 
 
-def client_of(service: LiveService) -> httpx.Client:
-    return httpx.Client(base_url=service.url, timeout=20, trust_env=False)
+def client_of(url: str) -> httpx.Client:
+    return httpx.Client(base_url=url, timeout=20, trust_env=False)
 
 
 def shape(value: Any) -> Any:

@@ -5,7 +5,6 @@
 // functions that are static or always inlined. tests/native/test_symbols.py looks at the objects.
 #pragma once
 #include <float.h>
-#include <omp.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

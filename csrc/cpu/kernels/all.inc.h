@@ -1,5 +1,6 @@
 // Everything that is written once and compiled once per instruction set, inside that set's namespace, on top of its Vec
 // (csrc/README.md lists what a Vec must offer).
+#include "share.inc.h"
 #include "lanes.inc.h"
 #include "activation.inc.h"
 #include "tile.inc.h"

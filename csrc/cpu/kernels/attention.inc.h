@@ -116,18 +116,17 @@ static void attention_task(Scratch& scratch, const Head& h, int first_query, int
     store_output(h.out + (ptrdiff_t)(first_query + g * kPanel) * h.out_stride, h.out_stride, group[g], h.head_dim);
 }
 
-static void attention(float* out, int out_stride, const float* qkv, int stride, const int32_t* offsets, int texts,
-                      int heads, int head_dim, float scale, float* scratch) {
-  Scratch& mine = ((Scratch*)scratch)[omp_get_thread_num()];
+static void attention(const Member& me, float* out, int out_stride, const float* qkv, int stride,
+                      const int32_t* offsets, int texts, int heads, int head_dim, float scale, float* scratch) {
+  Scratch& mine = ((Scratch*)scratch)[me.index];
   constexpr int kQueries = kGroups * kPanel;  // of one task
   const int width = heads * head_dim;
   const float factor = scale * 1.44269504f;
   auto blocks_of = [&](int t) INLINE_LAMBDA { return (offsets[t + 1] - offsets[t] + kQueries - 1) / kQueries; };
   int tasks = 0;
   for (int t = 0; t < texts; ++t) tasks += blocks_of(t) * heads;
-  int text = 0, before = 0;  // monotonic: each thread meets its tasks in ascending order and finds the text by walking
-#pragma omp for schedule(monotonic : dynamic)
-  for (int task = 0; task < tasks; ++task) {
+  int text = 0, before = 0;  // each thread meets its tasks in ascending order and finds the text by walking
+  share(me, tasks, [&](int task) INLINE_LAMBDA {
     while (task >= before + blocks_of(text) * heads) before += blocks_of(text++) * heads;
     const int blocks = blocks_of(text), head = (task - before) / blocks, first = (task - before) % blocks * kQueries;
     const int length = offsets[text + 1] - offsets[text], left = length - first;
@@ -135,5 +134,5 @@ static void attention(float* out, int out_stride, const float* qkv, int stride, 
     float* o = out + (ptrdiff_t)offsets[text] * out_stride + head * head_dim;
     attention_task(mine, {o, q, q + width, q + 2 * width, out_stride, stride, length, head_dim}, first,
                    left < kQueries ? left : kQueries, factor);
-  }
+  });
 }

@@ -111,18 +111,18 @@ static void gemm_block(const Problem& g, Range rows, Range panels) {
   }
 }
 
-static void gemm(float* y, int y_stride, const float* x, int x_stride, const float* residual, int residual_stride,
-                 int tokens, const Linear& w, Epilogue epilogue) {
+static void gemm(const Member& me, float* y, int y_stride, const float* x, int x_stride, const float* residual,
+                 int residual_stride, int tokens, const Linear& w, Epilogue epilogue) {
   if (tokens == 0) return;
   const Problem g{y, x, residual, y_stride, x_stride, residual_stride, w, epilogue};
-  const int threads = omp_get_num_threads(), panels = panels_of(w.n);
+  const int panels = panels_of(w.n);
   const int row_parts = (tokens + kBlockRows - 1) / kBlockRows;
   // Few rows: one range of panels per thread, so that W is read once, in order. Many: enough tasks to even out.
-  const int wanted = row_parts == 1 ? threads : kTasksPerThread * threads;
+  const int wanted = row_parts == 1 ? me.threads : kTasksPerThread * me.threads;
   int panel_parts = (wanted + row_parts - 1) / row_parts;
   if (panel_parts > panels) panel_parts = panels;
-#pragma omp for schedule(dynamic)
-  for (int task = 0; task < row_parts * panel_parts; ++task)
+  share(me, row_parts * panel_parts, [&](int task) INLINE_LAMBDA {
     gemm_block(g, part_of(tokens, row_parts, task / panel_parts, kTileRows),
                part_of(panels, panel_parts, task % panel_parts, 1));
+  });
 }

@@ -18,9 +18,9 @@ static INLINE void layer_norm_row(float* y, const float* x, const float* gain, c
     store(y + j, fma(mul(centred(j), inverse), load(gain + j), load(bias + j)));
 }
 
-static void layer_norm(float* y, int y_stride, const float* x, int x_stride, const float* gain, const float* bias,
-                       int tokens, int width, float eps) {
-#pragma omp for schedule(static)
-  for (int i = 0; i < tokens; ++i)
+static void layer_norm(const Member& me, float* y, int y_stride, const float* x, int x_stride, const float* gain,
+                       const float* bias, int tokens, int width, float eps) {
+  share_rows(me, tokens, [&](int i) INLINE_LAMBDA {
     layer_norm_row(y + (ptrdiff_t)i * y_stride, x + (ptrdiff_t)i * x_stride, gain, bias, width, eps);
+  });
 }

@@ -37,9 +37,8 @@ static INLINE void pack_block(float* out, const Rows& rows, int column, int colu
   for (int i = 0; i < kLanes; ++i) store(out + i * kPanel, r[i]);
 }
 
-static void pack(float* panels, const Source* sources, int count, int n, int k) {
-#pragma omp for schedule(static)
-  for (int p = 0; p < panels_of(n); ++p)
+static void pack(const Member& me, float* panels, const Source* sources, int count, int n, int k) {
+  share(me, panels_of(n), [&](int p) INLINE_LAMBDA {
     for (int j = 0; j < kPanel; j += kLanes) {
       const Rows rows = find_rows(sources, count, p * kPanel + j);
       const int column_group = rows.source->column_group, group = round16(column_group);
@@ -48,4 +47,5 @@ static void pack(float* panels, const Source* sources, int count, int n, int k) 
         for (int within = 0; within < group; within += kLanes)
           pack_block(out + (size_t)(t + within) * kPanel, rows, column + within, at_most_lanes(column_group - within));
     }
+  });
 }

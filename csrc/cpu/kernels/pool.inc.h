@@ -61,13 +61,12 @@ static void normalize_row(float* y, int width) {
   for (int j = 0; j < width; j += kLanes) store_some(y + j, div(at(j), length), width - j);
 }
 
-static void pool(float* y, const float* x, int x_stride, const int32_t* offsets, int texts, int width, Pooling pooling,
-                 bool normalize) {
-#pragma omp for schedule(dynamic)
-  for (int t = 0; t < texts; ++t) {
+static void pool(const Member& me, float* y, const float* x, int x_stride, const int32_t* offsets, int texts, int width,
+                 Pooling pooling, bool normalize) {
+  share(me, texts, [&](int t) INLINE_LAMBDA {
     const Text text{x + (ptrdiff_t)offsets[t] * x_stride, x_stride, offsets[t + 1] - offsets[t]};
     float* out = y + (ptrdiff_t)t * width;
     for (int j = 0; j < width; j += kLanes) store_some(out + j, kPool[(int)pooling](text, j), width - j);
     if (normalize) normalize_row(out, width);
-  }
+  });
 }

@@ -1,0 +1,20 @@
+"""The worker of `embed serve`: what the plain one says itself, this one tells its master."""
+
+from __future__ import annotations
+
+from embed.server.worker import Worker
+
+
+class ServedWorker(Worker):
+    """`self.app` is an `embed.server.serve.Service`."""
+
+    @property
+    def has_successor(self) -> bool:
+        return bool(self.app.report.reloading)
+
+    def _ready(self, info: str) -> None:
+        self.app.ready(info)
+
+    def _failed(self, error: Exception) -> None:
+        if self.app.failed(error):
+            self._stop()
