@@ -7,13 +7,14 @@ with running_worker(EMBED_LIMIT_IDLE_S="0.5") as worker:
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from live_service import LiveService, running
 from raw_http import SECONDS, Client, get
+from serve_process import Serve
 
 TESTS = str(Path(__file__).parent)
 LIMITED = """
@@ -27,7 +28,7 @@ runpy.run_module("gunicorn", run_name="__main__", alter_sys=True)
 class LiveWorker:
     """A running worker process."""
 
-    def __init__(self, service: LiveService) -> None:
+    def __init__(self, service: Serve) -> None:
         self.service = service
 
     @property
@@ -36,6 +37,18 @@ class LiveWorker:
 
     def client(self, **options: Any) -> Client:
         return Client(self.port, **options)
+
+    @property
+    def master(self) -> int:
+        return self.service.pid
+
+    @property
+    def pid(self) -> int:
+        """The worker's, of which there is one."""
+        return self.service.worker
+
+    def log(self) -> str:
+        return "\n".join(self.service.lines)
 
     def ask(self, data: bytes) -> Any:
         """Send one request on a connection of its own."""
@@ -72,6 +85,8 @@ def running_worker(
 ) -> Iterator[LiveWorker]:
     """Start gunicorn with these options and environment variables, and end it with the block."""
     program = ["-m", "gunicorn"] if descriptors is None else ["-c", LIMITED, str(descriptors)]
-    command = (*program, "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0", *options, app)
-    with running(*command, PYTHONPATH=TESTS, **settings) as service:
+    gunicorn = [*program, "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0"]
+    command = [sys.executable, *gunicorn, *options, app]
+    with Serve(command=command, env={"PYTHONPATH": TESTS, **settings}) as service:
+        service.ready()
         yield LiveWorker(service)

@@ -19,7 +19,7 @@ import gevent
 import gevent.monkey
 from gevent.event import Event
 
-from embed.errors import ModelError
+from embed.errors import ModelError, OptionError
 from embed.server.connection import Connection
 
 
@@ -53,7 +53,7 @@ class App:
 
     def on_failure(self, callback):
         if self._fails:
-            gevent.spawn(callback, ModelError(self._fails))
+            gevent.spawn(callback, ModelError(f"{self._fails}; bring it back"))
 
     # --- routes
 
@@ -148,10 +148,17 @@ class App:
                 os.close(self.hoard.pop())
         return answer(start_response, b"ok")
 
-    def get_freeze(self, environ, start_response):
+    def get_freeze(self, environ, start_response, seconds="0.3"):
         """Hold up the loop, so that what others send meanwhile is all there when it goes on."""
-        time.sleep(0.3)
+        time.sleep(float(seconds))
         return answer(start_response, b"ok")
+
+    def get_slow(self, environ, start_response, seconds):
+        gevent.sleep(float(seconds))
+        return answer(start_response, b"slow")
+
+    def get_stuck(self, environ, start_response):
+        Event().wait()
 
     def get_order(self, environ, start_response, who):
         """Answer with who asked so far, in order."""
@@ -218,3 +225,14 @@ def answer(start_response, body, status="200 OK"):
 
 def create(**settings):
     return App(**settings)
+
+
+def create_badly():
+    raise OptionError("the option x is wrong; leave it out")
+
+
+def create_once(flag):
+    """Return an application whose model loads in the first process that asks, and in none after it."""
+    fails = "it has gone" if Path(flag).exists() else ""
+    Path(flag).touch()
+    return App(fails=fails)

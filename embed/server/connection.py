@@ -23,7 +23,7 @@ from embed.server.waiting import give_way
 READ = 1  # the loop's event masks
 WRITE = 2
 READ_BYTES = 16 << 10  # a head with the body of a short text
-BODY_READ_BYTES = 256 << 10
+BODY_READ_BYTES = 64 << 10
 BARE_LF = re.compile(rb"(?<!\r)\n")
 
 # What a connection can wait for, in the order in which connections are given up where they run short.

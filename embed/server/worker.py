@@ -154,7 +154,7 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._wake.set()
 
     def _ready(self, info: str) -> None:
-        say(f"listening on {', '.join(listener.url for listener in self._listeners)} {info}")
+        say(f"listening on {' and '.join(listener.url for listener in self._listeners)} {info}")
 
     def _failed(self, error: Exception) -> None:
         """End the server where it has just begun; a later worker stays, and the application answers 503."""
