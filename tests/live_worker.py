@@ -7,14 +7,14 @@ with running_worker(EMBED_LIMIT_IDLE_S="0.5") as worker:
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from live_service import LiveService, running
 from raw_http import SECONDS, Client, get
-from serve_process import children_of
+from serve_process import Serve
 
 TESTS = str(Path(__file__).parent)
 LIMITED = """
@@ -28,28 +28,23 @@ runpy.run_module("gunicorn", run_name="__main__", alter_sys=True)
 class LiveWorker:
     """A running worker process."""
 
-    def __init__(self, service: LiveService) -> None:
+    def __init__(self, service: Serve) -> None:
         self.service = service
 
     @property
     def port(self) -> int:
-        return self.service.port
+        return int(self.service.url.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        return self.service.worker
 
     def client(self, **options: Any) -> Client:
         return Client(self.port, **options)
 
-    @property
-    def master(self) -> int:
-        return self.service.process.pid
-
-    @property
-    def pid(self) -> int:
-        """The worker's, of which there is one."""
-        (pid,) = children_of(self.master)
-        return pid
-
     def log(self) -> str:
-        return "".join(self.service.log)
+        """Return what it has said on standard error, so far."""
+        return "\n".join(self.service.lines)
 
     def ask(self, data: bytes) -> Any:
         """Send one request on a connection of its own."""
@@ -86,6 +81,7 @@ def running_worker(
 ) -> Iterator[LiveWorker]:
     """Start gunicorn with these options and environment variables, and end it with the block."""
     program = ["-m", "gunicorn"] if descriptors is None else ["-c", LIMITED, str(descriptors)]
-    command = (*program, "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0", *options, app)
-    with running(*command, PYTHONPATH=TESTS, **settings) as service:
+    command = [sys.executable, *program, "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0"]
+    with Serve(command=[*command, *options, app], env={"PYTHONPATH": TESTS, **settings}) as service:
+        service.ready()
         yield LiveWorker(service)

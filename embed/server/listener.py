@@ -23,7 +23,7 @@ class Listener:
         listening.setblocking(False)
         name = listening.getsockname()
         host, port = name[:2] if isinstance(name, tuple) else ("localhost", "")
-        self.url = _url(name)
+        self.url = url_of(name)
         self._environ = {**environ, "SERVER_NAME": host, "SERVER_PORT": str(port)}
         self._listening = listening
         self._welcome = welcome
@@ -78,7 +78,8 @@ class Listener:
         self._listening.close()
 
 
-def _url(name: Any) -> str:
+def url_of(name: Any) -> str:
+    """Return a socket's address as people write it."""
     if not isinstance(name, tuple):
         return f"unix:{name.decode() if isinstance(name, bytes) else name}"
     host, port = name[:2]

@@ -125,7 +125,7 @@ def test_without_a_descriptor_to_spare_clients_wait():
             assert is_alive(second)
             first.reset()
             assert second.answer().status == 200
-    told = [line for line in worker.service.log if "no connection can be accepted: Too many open files" in line]
+    told = [line for line in worker.service.lines if "no connection can be accepted: Too many open files" in line]
     assert len(told) == 1
 
 
