@@ -101,7 +101,7 @@ def test_sizes_are_told(weights: Weights) -> None:
 
 
 def test_a_small_stack_is_enough(isa: str, tmp_path: Path) -> None:
-    """Of the thread that calls; the team's have 512 KiB. Attention's scratch was 70 to 200 KB of it, and killed them."""
+    """Of the thread that calls; the team's have 512 KiB. Attention's scratch was 70 to 200 KB of it."""
     model = tiny.make("xlmr", tmp_path / "model", config=tiny.shape(128, 4, 64, 2))
     program = (
         "import threading, sys; threading.stack_size(128 << 10)\n"
