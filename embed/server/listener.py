@@ -9,7 +9,8 @@ from typing import Any
 
 import gevent
 
-from embed.server.connection import READ, Lobby
+from embed.server.connection import READ
+from embed.server.lobby import Lobby
 
 ACCEPTS = 64  # on one wake-up, so that a flood of connections leaves a turn to those that are there
 LAST_ACCEPTS = 4096  # more than a backlog; a flood may not keep us from ending
