@@ -55,7 +55,7 @@ class Serve:
         self.lines: list[str] = []  # of stderr, so far
         self.url = ""
         self._arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.process = subprocess.Popen(
+        self._process = subprocess.Popen(
             command,
             env={**environment(), **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -71,22 +71,18 @@ class Serve:
 
     def __exit__(self, *ex: object) -> None:
         """End what still runs, workers too, whatever the test has done to the master."""
-        workers = self.workers() if self.process.poll() is None else []
-        self.process.kill()
-        self.process.wait()
+        workers = self.workers() if self._process.poll() is None else []
+        self._process.kill()
+        self._process.wait()
         for pid in workers:
             wait_until(lambda pid=pid: not alive(pid), "the worker to notice that its master is gone")
         self._reader.join()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
+        assert self._process.stderr is not None
+        self._process.stderr.close()
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return self._process.pid
 
     def workers(self) -> list[int]:
         return children_of(self.pid)
@@ -115,11 +111,11 @@ class Serve:
         return line
 
     def send(self, number: int) -> None:
-        self.process.send_signal(number)
+        self._process.send_signal(number)
 
     def wait(self) -> int:
         """Wait for the process to end by itself and return its exit code."""
-        code = self.process.wait(SECONDS)
+        code = self._process.wait(SECONDS)
         self._reader.join()
         return code
 
@@ -155,8 +151,8 @@ class Serve:
         return self.request("POST", "/create_embedding", {"text": text}, **headers)
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
             self.lines.append(line.rstrip("\n"))
             self._arrived.put(self.lines[-1])
         self._arrived.put(None)
