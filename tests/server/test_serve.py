@@ -308,6 +308,7 @@ def test_the_same_signal_twice_within_a_moment_is_one(model):
     with slow_service(model) as service:
         answer = post_in_background(service, 256)
         service.send(signal.SIGINT)
+        time.sleep(0.1)  # or the kernel would make one of the two
         assert service.end(signal.SIGINT) == 0
         assert answer.result().status == 200
 
@@ -338,6 +339,17 @@ def test_a_killed_master_leaves_no_worker(model):
         os.kill(service.pid, signal.SIGKILL)
         service.wait()
         wait_until(lambda: not alive(worker), "the worker to end", seconds=5)
+
+
+def test_a_killed_master_leaves_nothing_that_its_worker_has_started(tmp_path):
+    with silent_index(tmp_path) as (index, env), Serve("demo", env=env) as service:
+        connection, _ = index.accept()
+        worker = service.worker
+        (pip,) = children_of(worker)
+        os.kill(service.pid, signal.SIGKILL)
+        service.wait()
+        wait_until(lambda: not alive(worker) and not alive(pip), "the worker and pip to end")
+        connection.close()
 
 
 # --- reload
@@ -403,7 +415,7 @@ def is_draining(service):
 def test_a_reload_reads_the_token_file_again(model, tmp_path):
     token = tmp_path / "token"
     token.write_text("first\n")
-    with Serve(model, "--token-file", str(token)) as service:
+    with Serve(model, env={"EMBED_TOKEN_FILE": str(token)}) as service:
         service.ready()
         assert service.embed("a", Authorization="Bearer first").status == 200
         token.write_text("second\n")
