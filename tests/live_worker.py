@@ -33,7 +33,11 @@ class LiveWorker:
 
     @property
     def port(self) -> int:
-        return self.service.port
+        return int(self.service.url.rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        return self.service.worker
 
     def client(self, **options: Any) -> Client:
         return Client(self.port, **options)

@@ -66,7 +66,7 @@ class App:
             return answer(start_response, b"nothing here", status="404 Not Found")
         return reply(environ, start_response, **query)
 
-    def get_health(self, environ, start_response):
+    def get_health(self, environ, start_response, **query):
         return answer(start_response, b"ok")
 
     get_counted = get_health  # `calls` has it
@@ -105,7 +105,7 @@ class App:
         yield b"begun "
         yield environ["wsgi.input"].read()
 
-    def get_error(self, environ, start_response):
+    def get_error(self, environ, start_response, **query):
         raise RuntimeError("a secret of the inside")
 
     def get_broken(self, environ, start_response):

@@ -8,7 +8,7 @@ from typing import Any
 
 from embed.server.connection import Connection
 
-SECRET = ("AUTHORIZATION", "PROXY_AUTHORIZATION", "COOKIE")
+SECRET = ("AUTHORIZATION", "PROXY-AUTHORIZATION", "COOKIE")
 
 
 def record(log: Any, connection: Connection, response: Any, began: datetime) -> None:
@@ -16,13 +16,11 @@ def record(log: Any, connection: Connection, response: Any, began: datetime) -> 
     if not log.access_log_enabled:
         return
     request = connection.request
-    headers = [] if request is None else [(name, _plain(value)) for name, value in request.headers if _public(name)]
+    fields = [] if request is None else request.headers
+    shown = [(name, _shown(name, value)) for name, value in fields if name not in SECRET]
     # The path as it was sent: the parser let through printable ASCII alone, so that %0A is no end of line.
     path = "-" if request is None else request.path or "/"
-    environ = {f"HTTP_{name.replace('-', '_')}": value for name, value in headers}
-    if "HTTP_REFERER" in environ:
-        environ["HTTP_REFERER"] = environ["HTTP_REFERER"].partition("?")[0]
-    headers = [(name, environ[f"HTTP_{name.replace('-', '_')}"]) for name, _ in headers]
+    environ = {f"HTTP_{name.replace('-', '_')}": value for name, value in shown}
     environ |= {
         "REMOTE_ADDR": connection.address[0] if isinstance(connection.address, tuple) else "-",
         "REQUEST_METHOD": "-" if request is None else request.method,
@@ -31,12 +29,10 @@ def record(log: Any, connection: Connection, response: Any, began: datetime) -> 
         "QUERY_STRING": "",
         "SERVER_PROTOCOL": "-" if request is None else f"HTTP/{request.version[0]}.{request.version[1]}",
     }
-    log.access(response, SimpleNamespace(headers=headers), environ, datetime.now() - began)
+    log.access(response, SimpleNamespace(headers=shown), environ, datetime.now() - began)
 
 
-def _public(name: str) -> bool:
-    return name.replace("-", "_") not in SECRET
-
-
-def _plain(value: str) -> str:
+def _shown(name: str, value: str) -> str:
+    if name == "REFERER":
+        value = value.partition("?")[0]
     return value.encode("ascii", "backslashreplace").decode()

@@ -1,8 +1,7 @@
 """One client's socket: reads and writes that wait on the loop, and a deadline for each stage of a request.
 
 The socket is an ordinary non-blocking one, nothing is monkey patched. A connection that waits for its client stands
-in the `Lobby` under what it waits for. A timer ends those that are overdue there; where connections or memory run
-short, those that have waited longest go first.
+in the `Lobby` under what it waits for, which ends it where it's overdue or its place is needed.
 """
 
 from __future__ import annotations
@@ -12,18 +11,21 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 
-from embed.server.hangups import Hangups
 from embed.server.limits import Limits
 from embed.server.waiting import give_way
+
+if TYPE_CHECKING:
+    from embed.server.lobby import Lobby
 
 READ = 1  # the loop's event masks
 WRITE = 2
 READ_BYTES = 16 << 10  # a head with the body of a short text
 BODY_READ_BYTES = 64 << 10
+TLS_HANDSHAKE = 0x16
 BARE_LF = re.compile(rb"(?<!\r)\n")
 
 # What a connection can wait for, in the order in which connections are given up where they run short.
@@ -33,8 +35,6 @@ HEAD = "head"  # the rest of a head
 BODY = "body"  # the rest of a body
 ANSWER = "answer"  # room for the rest of an answer
 STAGES = (IDLE, LINGER, HEAD, BODY, ANSWER)
-
-DRAIN_S = 1.0  # while draining: for a client that has just connected, or sent half a head, to send the rest
 
 
 class Refused(Exception):
@@ -187,6 +187,8 @@ class Connection:
     def _rest_of_head(self, data: bytearray) -> tuple[bytes, int]:
         searched = 0
         while (end := data.find(b"\r\n\r\n", max(0, searched - 3))) < 0:
+            if data[0] == TLS_HANDSHAKE:  # no line will end, and who tries TLS shouldn't have to wait
+                raise Refused(400, "this is plain HTTP, and the client began with TLS")
             if BARE_LF.search(data, max(0, searched - 1)):
                 raise Refused(400, "a line of the request's head ends in a line feed alone")
             if len(data) > self.limits.head_bytes:
@@ -234,73 +236,6 @@ class Connection:
         if self._writable is not None:
             self._writable.close()
         self._sock.close()
-
-
-class Lobby:
-    """The connections that wait for their clients, by stage, longest first; and the bytes that their bodies hold."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.hangups = Hangups()
-        self.idle_s = limits.idle_s
-        self.buffered = 0
-        self.released = 0  # of what was buffered, ever
-        self._waiting: dict[str, dict[Connection, None]] = {stage: {} for stage in STAGES}
-        tick = max(0.02, min(limits.idle_s, limits.linger_s) / 10)
-        self._timer = gevent.get_hub().loop.timer(tick, repeat=tick)
-        self._timer.start(self._end_overdue)
-
-    def enter(self, connection: Connection) -> None:
-        waiting = self._waiting[connection.stage]
-        if connection not in waiting:
-            waiting[connection] = None
-
-    def leave(self, connection: Connection) -> None:
-        if connection.stage:
-            self._waiting[connection.stage].pop(connection, None)
-
-    def drain(self) -> None:
-        """End the connections that are between requests; one that is new has a moment to send its first."""
-        self.idle_s = min(DRAIN_S, self.idle_s)
-        soon = time.monotonic() + self.idle_s
-        for connection in (*self._waiting[IDLE], *self._waiting[HEAD]):
-            if connection.stage == HEAD or not connection.served:
-                connection.until = min(connection.until, soon)
-            elif not connection.has_input():
-                connection.interrupt(Dropped())
-
-    def shed(self) -> bool:
-        """Give up the connection that can best be spared; False if none waits for its client."""
-        for stage in STAGES:
-            for connection in self._waiting[stage]:
-                self._give_up(connection, Refused(503, "the server is out of connections; try again later"))
-                return True
-        return False
-
-    def make_room(self, connection: Connection) -> None:
-        """See to it that bodies hold no more than they may: the one that is longest under way goes, or is refused."""
-        while self.buffered > self.limits.buffered_bytes:
-            error = Refused(503, "the server holds too many bytes of unfinished requests; try again later")
-            oldest = next(iter(self._waiting[BODY]), connection)
-            if oldest is connection:
-                raise error
-            self._give_up(oldest, error)
-            give_way()
-
-    def _give_up(self, connection: Connection, error: Refused) -> None:
-        del self._waiting[connection.stage][connection]
-        connection.give_up(error if connection.stage in (HEAD, BODY) else Dropped())
-
-    def _end_overdue(self) -> None:
-        now = time.monotonic()
-        for stage, waiting in self._waiting.items():
-            for connection in [connection for connection in waiting if connection.until < now]:
-                late = Refused(408, f"the request's {stage} did not arrive in time")
-                connection.interrupt(late if stage in (HEAD, BODY) else Dropped())
-
-    def close(self) -> None:
-        self._timer.close()
-        self.hangups.close()
 
 
 def on_loop(function: Callable[..., object], *arguments: object) -> None:

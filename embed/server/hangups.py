@@ -39,10 +39,6 @@ class Hangups:
             if watch is not None:
                 watch.tell(broken=bool(events & BROKEN))
 
-    def close(self) -> None:
-        self._watcher.close()
-        self._epoll.close()
-
 
 class Watch:
     """A context manager: callbacks come while it is active, on the loop, each at most once."""

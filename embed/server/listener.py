@@ -9,7 +9,8 @@ from typing import Any
 
 import gevent
 
-from embed.server.connection import READ, Lobby
+from embed.server.connection import READ
+from embed.server.lobby import Lobby
 
 ACCEPTS = 64  # on one wake-up, so that a flood of connections leaves a turn to those that are there
 LAST_ACCEPTS = 4096  # more than a backlog; a flood may not keep us from ending
@@ -23,7 +24,7 @@ class Listener:
         listening.setblocking(False)
         name = listening.getsockname()
         host, port = name[:2] if isinstance(name, tuple) else ("localhost", "")
-        self.url = _url(name)
+        self.url = url_of(name)
         self._environ = {**environ, "SERVER_NAME": host, "SERVER_PORT": str(port)}
         self._listening = listening
         self._welcome = welcome
@@ -78,7 +79,8 @@ class Listener:
         self._listening.close()
 
 
-def _url(name: Any) -> str:
+def url_of(name: Any) -> str:
+    """Return a socket's address as people write it."""
     if not isinstance(name, tuple):
         return f"unix:{name.decode() if isinstance(name, bytes) else name}"
     host, port = name[:2]

@@ -26,10 +26,11 @@ from gunicorn.workers import base
 
 from embed.console import say
 from embed.errors import EmbedError
-from embed.server.connection import READ, Connection, Lobby, on_loop
+from embed.server.connection import READ, Connection, on_loop
 from embed.server.handler import Handler
 from embed.server.limits import Limits
 from embed.server.listener import Listener
+from embed.server.lobby import Lobby
 
 METHODS = ("refused", "drain", "abandon", "close", "on_ready", "on_failure")  # what the worker calls of Application
 SPARE_DESCRIPTORS = 64  # for the model's files, logs, a child process

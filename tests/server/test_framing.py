@@ -109,6 +109,7 @@ REFUSED = {
     "a folded field": (get("/health", "X: a", " Content-Length: 44"), 400),
     "a space before the colon": (get("/health", "Content-Length : 44"), 400),
     "NUL": (get("/health", "X: a\0b"), 400),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
     "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
     "HTTP/3.0": (get("/health", version="3.0"), 505),
     "an unknown expectation": (get("/health", "Expect: coffee"), 417),

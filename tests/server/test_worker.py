@@ -17,6 +17,7 @@ from live_worker import TESTS, LiveWorker, running_worker
 from raw_http import SECONDS, Ended, get, post
 from serve_process import alive, wait_until
 
+from embed.server.listener import url_of
 from embed.server.worker import Worker
 
 # --- the start
@@ -55,6 +56,12 @@ def test_one_line_says_where_it_listens(tmp_path):
             client.sock = unix_socket(path)
             seen = client.ask(get("/environ")).json
     assert (seen["REMOTE_ADDR"], seen["SERVER_NAME"], seen["SERVER_PORT"]) == ("", "localhost", "")
+
+
+def test_addresses_are_written_as_people_write_them():
+    assert url_of(("127.0.0.1", 8000)) == "http://127.0.0.1:8000"
+    assert url_of(("::1", 8000, 0, 0)) == "http://[::1]:8000"
+    assert url_of("/run/embed.sock") == "unix:/run/embed.sock"
 
 
 def unix_socket(path):
@@ -140,12 +147,12 @@ def test_nothing_is_monkey_patched():
 
 def seconds_to_end(worker: LiveWorker) -> float:
     began = time.monotonic()
-    assert worker.service.process.wait(SECONDS) == 0
+    assert worker.service.wait() == 0
     return time.monotonic() - began
 
 
 def terminate(worker: LiveWorker) -> None:
-    worker.service.process.send_signal(signal.SIGTERM)
+    worker.service.send(signal.SIGTERM)
 
 
 def test_an_idle_server_ends_at_once():
@@ -208,7 +215,7 @@ def test_before_the_grace_period_ends_all_that_waits_is_given_up():
         assert 0.5 < time.monotonic() - began < 2.4
         with pytest.raises(Ended):
             stuck.answer()
-        assert worker.service.process.wait(SECONDS) == 0
+        assert worker.service.wait() == 0
         assert "1 connections are cut off" in worker.log()
         assert "app: closed" in worker.log()
 
@@ -217,7 +224,7 @@ def test_quit_ends_at_once():
     with running_worker() as worker, worker.client() as asking:
         asking.send(get("/slow?seconds=9"))
         worker.wait_for(lambda state: state["calls"].get("slow"), "the request to run")
-        worker.service.process.send_signal(signal.SIGQUIT)
+        worker.service.send(signal.SIGQUIT)
         assert seconds_to_end(worker) < 1.5
         with pytest.raises(Ended):
             asking.answer()
@@ -238,7 +245,7 @@ def test_without_its_master_a_worker_ends():
         asking.send(get("/slow?seconds=9"))
         worker.wait_for(lambda state: state["calls"].get("slow"), "the request to run")
         pid = worker.pid
-        worker.service.process.kill()
+        worker.service.send(signal.SIGKILL)
         began = time.monotonic()
         wait_until(lambda: not alive(pid), "the worker to end")
         assert time.monotonic() - began < 1.5
@@ -250,7 +257,7 @@ def test_a_reload_loses_no_request():
         first = worker.pid
         asking.send(get("/slow?seconds=1"))
         worker.wait_for(lambda state: state["calls"].get("slow"), "the request to run")
-        worker.service.process.send_signal(signal.SIGHUP)
+        worker.service.send(signal.SIGHUP)
         until = time.monotonic() + 1.5
         while time.monotonic() < until:
             assert worker.ask(get("/health", "Connection: close")).status == 200
