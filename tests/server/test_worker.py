@@ -50,7 +50,7 @@ def test_one_line_says_where_it_listens(tmp_path):
     with running_worker("-b", "[::1]:0", "-b", f"unix:{path}") as worker:
         (line,) = [line for line in worker.service.lines if line.startswith("embed: ")]
         assert f"embed: listening on http://127.0.0.1:{worker.port} and http://[::1]:" in line
-        assert line.endswith(f" and unix:{path} (stub)\n")
+        assert line.endswith(f" and unix:{path} (stub)")
         with worker.client() as client:
             client.sock.close()
             client.sock = unix_socket(path)
