@@ -55,7 +55,7 @@ class Serve:
         self.lines: list[str] = []  # of stderr, so far
         self.url = ""
         self._arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             command,
             env={**environment(), **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -71,18 +71,22 @@ class Serve:
 
     def __exit__(self, *ex: object) -> None:
         """End what still runs, workers too, whatever the test has done to the master."""
-        workers = self.workers() if self._process.poll() is None else []
-        self._process.kill()
-        self._process.wait()
+        workers = self.workers() if self.process.poll() is None else []
+        self.process.kill()
+        self.process.wait()
         for pid in workers:
             wait_until(lambda pid=pid: not alive(pid), "the worker to notice that its master is gone")
         self._reader.join()
-        assert self._process.stderr is not None
-        self._process.stderr.close()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     def workers(self) -> list[int]:
         return children_of(self.pid)
@@ -111,11 +115,11 @@ class Serve:
         return line
 
     def send(self, number: int) -> None:
-        self._process.send_signal(number)
+        self.process.send_signal(number)
 
     def wait(self) -> int:
         """Wait for the process to end by itself and return its exit code."""
-        code = self._process.wait(SECONDS)
+        code = self.process.wait(SECONDS)
         self._reader.join()
         return code
 
@@ -151,8 +155,8 @@ class Serve:
         return self.request("POST", "/create_embedding", {"text": text}, **headers)
 
     def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
             self.lines.append(line.rstrip("\n"))
             self._arrived.put(self.lines[-1])
         self._arrived.put(None)

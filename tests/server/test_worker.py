@@ -47,9 +47,9 @@ def start(app: str, *options: str, **settings: str) -> tuple[int, str]:
 
 def test_one_line_says_where_it_listens(tmp_path):
     path = tmp_path / "socket"
-    with running_worker("-b", "127.0.0.1:0", "-b", f"unix:{path}") as worker:
+    with running_worker("-b", "[::1]:0", "-b", f"unix:{path}") as worker:
         (line,) = [line for line in worker.service.lines if line.startswith("embed: ")]
-        assert line.startswith(f"embed: listening on http://127.0.0.1:{worker.port} and http://127.0.0.1:")
+        assert f"embed: listening on http://127.0.0.1:{worker.port} and http://[::1]:" in line
         assert line.endswith(f" and unix:{path} (stub)")
         with worker.client() as client:
             client.sock.close()
