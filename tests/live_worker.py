@@ -35,10 +35,6 @@ class LiveWorker:
     def port(self) -> int:
         return int(self.service.url.rpartition(":")[2])
 
-    @property
-    def pid(self) -> int:
-        return self.service.worker
-
     def client(self, **options: Any) -> Client:
         return Client(self.port, **options)
 
