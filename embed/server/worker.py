@@ -35,7 +35,7 @@ from embed.server.lobby import Lobby
 METHODS = ("refused", "drain", "abandon", "close", "on_ready", "on_failure")  # what the worker calls of Application
 SPARE_DESCRIPTORS = 64  # for the model's files, logs, a child process
 ABANDON_S = 2.0  # before the grace period ends: for the answers that say 503
-TRIM_BYTES = 8 << 20  # of bodies: once so much was released, what the allocator keeps of it is given back
+TRIM_BYTES = 1 << 20  # of bodies: once so much was released, what the allocator keeps of it is given back
 LAST_S = 0.5  # before the grace period ends, when the master kills
 
 

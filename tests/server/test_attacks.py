@@ -95,8 +95,8 @@ def asking_again(worker: LiveWorker) -> Iterator[None]:
         yield
 
 
-def sending(worker: LiveWorker, request: bytes, status: int) -> contextlib.AbstractContextManager[None]:
-    """Send a request from four clients, again and again."""
+def sending(worker: LiveWorker, request: bytes, status: int, count: int = 4) -> contextlib.AbstractContextManager[None]:
+    """Send a request from so many clients, again and again."""
 
     def send() -> None:
         with worker.client() as client:
@@ -104,7 +104,7 @@ def sending(worker: LiveWorker, request: bytes, status: int) -> contextlib.Abstr
             with contextlib.suppress(Ended):  # a reset, since more was sent than the server wanted
                 assert client.answer().status == status
 
-    return until_the_end(*[send] * 4)
+    return until_the_end(*[send] * count)
 
 
 @contextlib.contextmanager
@@ -126,7 +126,7 @@ ATTACKS: dict[str, Callable[[LiveWorker], contextlib.AbstractContextManager[obje
     "connections that stay": lambda worker: clients(worker, 40, get("/health")),
     "connections that ask again": asking_again,
     "one-byte chunks": lambda worker: sending(worker, chunked("/length", b"1\r\nx\r\n" * 2_500_000), 400),
-    "large bodies": lambda worker: sending(worker, post("/length", bytes(12 << 20)), 200),
+    "large bodies": lambda worker: sending(worker, post("/length", bytes(12 << 20)), 200, 12),
     "large bodies that are refused": lambda worker: sending(worker, post("/length", bytes(20 << 20)), 413),
     "large bodies that nobody reads": lambda worker: sending(worker, post("/nowhere", bytes(12 << 20)), 404),
     "requests that wait": lambda worker: clients(worker, 20, get("/wait")),
