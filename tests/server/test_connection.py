@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import weakref
 
 import gevent
 import pytest
 from gevent.event import Event
+from gunicorn.config import Config
 from raw_http import get
 
+from embed.server.body import Body
 from embed.server.connection import BODY, HEAD, IDLE, Connection, Dropped, Refused
 from embed.server.limits import Limits
 from embed.server.lobby import Lobby
+from embed.server.request import Request, Rules
 from embed.server.waiting import give_way
 
 LIMITS = Limits(idle_s=5.0, linger_s=1.0)
@@ -90,6 +95,27 @@ def test_the_loop_has_its_turn_before_a_request_that_is_there_already(pair):
         give_way()
         assert heard.is_set()
         watcher.close()
+
+
+def test_a_body_that_failed_leaves_nothing_for_the_garbage_collector(pair):
+    """A trace would hold up to 16 MiB, for as long as nothing else makes the collector run."""
+    connection, client = pair
+    head = get("/echo", "Content-Length: 5", method="POST")
+    body = Body(Request(head, Rules(Config(), 1000)), connection)
+    client.send(b"hell")
+    client.close()
+    gc.disable()
+    try:
+        for _ in range(2):
+            with pytest.raises(Refused, match="1 bytes before its Content-Length"):
+                body.read()
+        assert connection.lobby.buffered == 0
+        body.close()
+        gone = weakref.ref(body)
+        del body
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_client_that_left_is_a_connection_error_to_who_sends(pair):
