@@ -38,16 +38,8 @@ class LiveWorker:
     def client(self, **options: Any) -> Client:
         return Client(self.port, **options)
 
-    @property
-    def master(self) -> int:
-        return self.service.pid
-
-    @property
-    def pid(self) -> int:
-        """The worker's, of which there is one."""
-        return self.service.worker
-
     def log(self) -> str:
+        """Return what it has said on standard error, so far."""
         return "\n".join(self.service.lines)
 
     def ask(self, data: bytes) -> Any:
@@ -85,8 +77,7 @@ def running_worker(
 ) -> Iterator[LiveWorker]:
     """Start gunicorn with these options and environment variables, and end it with the block."""
     program = ["-m", "gunicorn"] if descriptors is None else ["-c", LIMITED, str(descriptors)]
-    gunicorn = [*program, "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0"]
-    command = [sys.executable, *gunicorn, *options, app]
-    with Serve(command=command, env={"PYTHONPATH": TESTS, **settings}) as service:
+    command = [sys.executable, *program, "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0"]
+    with Serve(command=[*command, *options, app], env={"PYTHONPATH": TESTS, **settings}) as service:
         service.ready()
         yield LiveWorker(service)

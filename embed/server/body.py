@@ -46,12 +46,16 @@ class Body:
         return iter(self._all())
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Give the memory back. The failure goes too, since its trace holds what was received, and this object."""
+        self._release()
+        self._failure = None
+        if self._file is not None:
+            self._file = io.BytesIO()
+
+    def _release(self) -> None:
         self._connection.lobby.buffered -= self._held
         self._connection.lobby.released += self._held
         self._held = 0
-        if self._file is not None:
-            self._file = io.BytesIO()
 
     def _all(self) -> io.BytesIO:
         if self._failure is not None:
@@ -62,7 +66,7 @@ class Body:
             except Exception as ex:
                 self._failure = ex
                 self._connection.end_stage()
-                self.close()
+                self._release()
                 raise
         return self._file
 

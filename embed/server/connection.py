@@ -88,19 +88,20 @@ class Connection:
         self.stage = ""
 
     def interrupt(self, error: Exception) -> None:
-        """Raise `error` in the greenlet where it waits for the client, unless that has sent something by then.
+        """Raise `error` where the greenlet waits for the client, unless that has sent something it will find.
 
-        It's the loop's next turn before: after the process was stopped for long, all look overdue who aren't.
+        After the process stood still, the deadlines of all are past, and what came meanwhile is unread.
         """
-        self._hub.loop.run_callback(self._throw, error, self.stage, self.until)
+        if self.stage in (LINGER, ANSWER) or not self._has_unread():
+            on_loop(self._throw, error, self.stage)
 
     def give_up(self, error: Exception) -> None:
-        """Raise `error` where the greenlet waits for the client, and don't wait for it any more."""
+        """Raise `error` where the greenlet waits for the client, whatever that has sent, and make haste to end."""
         self.hurried = True
         on_loop(self._throw, error, self.stage)
 
-    def _throw(self, error: Exception, stage: str, until: float | None = None) -> None:
-        if self._waiter is not None and self.stage == stage and until in (None, self.until):
+    def _throw(self, error: Exception, stage: str) -> None:
+        if self._waiter is not None and self.stage == stage:
             self._waiter.throw(error)
 
     def _wait(self, watcher: Any) -> None:
@@ -207,11 +208,17 @@ class Connection:
         return self.lobby.hangups.watch(self._sock.fileno(), on_eof, on_reset)
 
     def has_input(self) -> bool:
-        """Tell whether the peer has sent something, or its end, that is not yet read."""
+        """Tell whether the peer has sent something, or its end, that nobody has taken yet."""
+        return bool(self.buffer) or self._has_unread()
+
+    def _has_unread(self) -> bool:
         try:
-            return bool(self.buffer) or self._sock.recv(1, socket.MSG_PEEK) is not None
-        except OSError:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
             return False
+        except OSError:  # which the greenlet will find too
+            pass
+        return True
 
     def linger(self) -> None:
         """Discard what the peer still sends, for a while: left unread it would turn our answer into a reset."""

@@ -19,7 +19,7 @@ DRAIN_S = 1.0  # while draining: for a client that has just connected, or sent h
 
 
 class Lobby:
-    """The connections that wait for their clients, by stage, longest first; and the bytes that their bodies hold."""
+    """The connections that wait for their clients, by stage, longest first; and how many bytes bodies hold."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -30,7 +30,7 @@ class Lobby:
         self._waiting: dict[str, dict[Connection, None]] = {stage: {} for stage in STAGES}
         tick = max(0.02, min(limits.idle_s, limits.linger_s) / 10)
         self._timer = gevent.get_hub().loop.timer(tick, repeat=tick)
-        self._timer.start(self._end_overdue)
+        self._timer.start(self.end_overdue)
 
     def enter(self, connection: Connection) -> None:
         waiting = self._waiting[connection.stage]
@@ -48,7 +48,7 @@ class Lobby:
         for connection in (*self._waiting[IDLE], *self._waiting[HEAD]):
             if connection.stage == HEAD or not connection.served:
                 connection.until = min(connection.until, soon)
-            elif not connection.has_input():
+            else:
                 connection.interrupt(Dropped())
 
     def shed(self) -> bool:
@@ -73,7 +73,8 @@ class Lobby:
         del self._waiting[connection.stage][connection]
         connection.give_up(error if connection.stage in (HEAD, BODY) else Dropped())
 
-    def _end_overdue(self) -> None:
+    def end_overdue(self) -> None:
+        """End those whose time is past."""
         now = time.monotonic()
         for stage, waiting in self._waiting.items():
             for connection in [connection for connection in waiting if connection.until < now]:

@@ -35,7 +35,7 @@ from embed.server.lobby import Lobby
 METHODS = ("refused", "drain", "abandon", "close", "on_ready", "on_failure")  # what the worker calls of Application
 SPARE_DESCRIPTORS = 64  # for the model's files, logs, a child process
 ABANDON_S = 2.0  # before the grace period ends: for the answers that say 503
-TRIM_BYTES = 8 << 20  # of bodies: once so much was released, what the allocator keeps of it is given back
+TRIM_BYTES = 1 << 20  # of bodies: once so much was released, what the allocator keeps of it is given back
 LAST_S = 0.5  # before the grace period ends, when the master kills
 
 
@@ -70,6 +70,7 @@ class Worker(base.Worker):  # type: ignore[misc]
         self.connections: set[Connection] = set()
         self._listeners: list[Listener] = []
         self._wake = Event()
+        self._parent: Any = None
         self._hurry = False
         self._reopen = False
         self._status = 0
@@ -145,7 +146,8 @@ class Worker(base.Worker):  # type: ignore[misc]
             self._parent.start(self._orphaned)
 
     def _orphaned(self) -> None:
-        self._parent.stop()
+        if self._parent is not None:
+            self._parent.stop()
         self.log.warning("the master process is gone, and its worker ends")
         self._hurry = True
         self._stop()
@@ -183,8 +185,11 @@ class Worker(base.Worker):  # type: ignore[misc]
     def _raise_descriptors(self) -> None:
         wanted = self.limits.connections + SPARE_DESCRIPTORS
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft < wanted and soft != resource.RLIM_INFINITY:
-            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft == resource.RLIM_INFINITY:
+            soft = wanted
+        elif soft < allowed:
+            soft = allowed
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         self.most_connections = max(8, min(self.limits.connections, soft - SPARE_DESCRIPTORS))
 

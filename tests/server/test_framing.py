@@ -115,6 +115,7 @@ REFUSED = {
     "an unknown expectation": (get("/health", "Expect: coffee"), 417),
     "too many fields": (get("/health", *["X: y"] * 200), 431),
     "a head over 64 KiB": (get("/health", *[f"X: {'y' * 6000}"] * 12), 431),
+    "a head over 64 KiB without an end": (b"GET /health HTTP/1.1\r\nX: " + b"y" * 70_000, 431),
     "a target over 64 KiB": (get(f"/health?{'y' * 66_000}"), 431),
     "a body too long": (post("/echo", b"x" * 100_001), 413),
     "a body announced too long": (get("/echo", "Content-Length: 100001", method="POST"), 413),

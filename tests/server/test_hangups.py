@@ -74,6 +74,7 @@ def test_what_was_pipelined_hides_no_end(worker):
     ends, counted = worker.calls("eof"), worker.calls("counted")
     with watched(worker) as client:
         client.send(get("/counted"))
+        assert worker.calls("eof") == ends
         client.end_sending()
         told(worker, "eof", ends)
         worker.ask(get("/release"))

@@ -169,7 +169,7 @@ def test_what_runs_is_answered_and_who_is_idle_goes_at_once():
     with running_worker() as worker, worker.client() as kept, worker.client() as asking, worker.client() as uploading:
         assert kept.is_open()
         uploading.send(post("/echo", b"hello")[:-1])
-        asking.send(get("/slow?seconds=1.5"))
+        asking.send(get("/slow?seconds=1.2"))
         worker.wait_for(lambda state: state["calls"].get("slow"), "the request to run")
         began = time.monotonic()
         terminate(worker)
@@ -181,7 +181,7 @@ def test_what_runs_is_answered_and_who_is_idle_goes_at_once():
         assert (reply.body, reply.closes) == (b"slow", True)
         answered = time.monotonic()
         seconds_to_end(worker)
-        assert time.monotonic() - answered < 1
+        assert time.monotonic() - answered < 0.6  # its next look at the clock is 0.8 s away
 
 
 def test_clients_that_connected_or_asked_before_the_end_are_answered():
@@ -191,7 +191,7 @@ def test_clients_that_connected_or_asked_before_the_end_are_answered():
         assert kept.is_open()
         freezing.send(get("/freeze?seconds=0.5"))
         time.sleep(0.1)
-        new = [stack.enter_context(worker.client()) for _ in range(20)]
+        new = [stack.enter_context(worker.client()) for _ in range(150)]
         for client in (*new, kept):
             client.send(get("/health"))
         late = stack.enter_context(worker.client())
