@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class EmbedError(Exception):
     """Base of every error that `embed` raises on purpose."""
@@ -29,6 +31,11 @@ class TextError(EmbedError, ValueError):
     def __init__(self, message: str, index: int) -> None:
         super().__init__(message)
         self.index = index
+
+    def counted_from(self, first: int, noun: str = "text") -> TextError:
+        """Return this error for a list of which the texts it was raised about begin at `first`."""
+        message = re.sub(r"^text \d+", f"{noun} {self.index + first}", str(self))
+        return type(self)(message, self.index + first)
 
 
 class TextTypeError(TextError, TypeError):

@@ -82,7 +82,7 @@ class Tokenizer:
         for index, text in enumerate(texts):
             _check_text(text, index)
         tokenized: list[TokenizedText] = []
-        for first, last in _slices(texts):
+        for first, last in slices(texts, _SLICE_CHARACTERS):
             for encoding in self._encodings(texts[first:last], first):
                 tokenized.append(_cut(encoding, maxseq, index=len(tokenized)))
         return tokenized
@@ -125,11 +125,11 @@ def _check_text(text: object, index: int) -> None:
         ) from ex
 
 
-def _slices(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of runs of texts, each of at most `_SLICE_CHARACTERS` in all or one text alone."""
+def slices(texts: Sequence[str], most: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of runs of texts, each of at most `most` characters in all or one text alone."""
     first, characters = 0, 0
     for index, text in enumerate(texts):
-        if index > first and characters + len(text) > _SLICE_CHARACTERS:
+        if index > first and characters + len(text) > most:
             yield first, index
             first, characters = index, 0
         characters += len(text)

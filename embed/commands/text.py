@@ -14,7 +14,6 @@ code; --format npy writes all or nothing.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,8 +171,7 @@ def _vectors(
         tokenized = embedder.tokenize(texts, prompt=options.prompt, prompt_name=options.prompt_name)
         vectors = embedder.encode_tokens(tokenized)
     except TextError as ex:  # its index counts within this batch
-        index = cuts.texts + ex.index
-        raise TextError(re.sub(r"^text \d+", f"{noun} {index + 1}", str(ex)), index) from ex
+        raise ex.counted_from(cuts.texts + 1, noun) from ex
     cuts.add([text.tokens for text in tokenized])
     return vectors
 

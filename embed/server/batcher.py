@@ -31,18 +31,27 @@ class Job:
     The event loop owns `cancelled`, `leaving` and `done`, the model thread all else but `error`, which either may give.
     """
 
-    def __init__(self, tokenized: Sequence[TokenizedText], dimension: int, *, normalize: bool) -> None:
-        self.tokenized = tokenized
+    def __init__(self, texts: int, *, normalize: bool) -> None:
+        self.texts = texts
         self.normalize = normalize
-        self.tokens = sum(len(text.ids) for text in tokenized)
-        self.vectors = np.empty((len(tokenized), dimension), np.float32)
+        self.tokens = 0
+        self.queued_tokens = 0  # those of `tokens` that count in the queue's bound
+        self.tokenized: Sequence[TokenizedText] = ()
+        self.vectors = np.empty((0, 0), np.float32)
         self.error: Exception | None = None
         self.cancelled = False  # nobody waits any more: compute no further
         self.leaving = False  # the client has shut its sending side, and may be gone: after everybody else
         self.done = Event()
-        self._order = sorted(range(len(tokenized)), key=lambda i: -len(tokenized[i].ids))
+        self._order: list[int] = []
         self._taken = 0
         self._computed = 0
+
+    def fill(self, tokenized: Sequence[TokenizedText], dimension: int) -> None:
+        """Take the texts' tokens, before the model thread is given the job."""
+        self.tokenized = tokenized
+        self.tokens = sum(len(text.ids) for text in tokenized)
+        self.vectors = np.empty((len(tokenized), dimension), np.float32)
+        self._order = sorted(range(len(tokenized)), key=lambda i: -len(tokenized[i].ids))
 
     def leave(self) -> None:
         self.leaving = True
@@ -92,9 +101,10 @@ class Batcher:
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
 
-    @property
     def has_work(self) -> bool:
-        return any(job.waits for job in self._jobs)
+        """Tell whether any job waits; those that don't are forgotten, and with them their vectors."""
+        self._jobs = deque(job for job in self._jobs if job.waits)
+        return bool(self._jobs)
 
     def add(self, job: Job) -> None:
         self._jobs.append(job)
@@ -104,10 +114,9 @@ class Batcher:
 
         All want the same normalisation, since it is part of the forward: that of the job whose turn it is.
         """
-        self._jobs = deque(job for job in self._jobs if job.waits)
-        staying = [job for job in self._jobs if not job.leaving] or list(self._jobs)
-        if not staying:
+        if not self.has_work():
             return []
+        staying = [job for job in self._jobs if not job.leaving] or list(self._jobs)
         first = staying[0]
         self._jobs.remove(first)
         self._jobs.append(first)  # the next chunk begins with another

@@ -28,6 +28,7 @@ class Limits:
     commas: int = 500_000  # in a JSON body, and half as many colons or brackets: bounds what parsing it can cost
     queue_requests: int = 1024  # waiting for the model; more is a 429
     queue_tokens: int = 2_000_000
+    queue_texts: int = 65_536  # their vectors are 256 MB at BGE-M3's 1,024 dimensions
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Limits:

@@ -72,10 +72,11 @@ class ModelThread:
             chunk = self._batcher.next_chunk(self.pace.chunk_tokens)
             if chunk:
                 self._compute_chunk(chunk)
+            del chunk  # or its jobs, and their vectors, would live until the next one
 
     def _take_in(self) -> None:
         """Take what has come in, and wait for something if there is nothing to do."""
-        wait = not self._batcher.has_work
+        wait = not self._batcher.has_work()
         while wait or not self._inbox.empty():
             item = self._inbox.get()
             wait = False
@@ -83,6 +84,7 @@ class ModelThread:
                 self._batcher.add(item)
             else:
                 item()
+            del item
 
     def _load_model(self) -> None:
         began = time.monotonic()

@@ -17,7 +17,6 @@ from embed.server.openapi import TRUNCATED_HEADER, document
 from embed.server.payload import Payload, check_headers, from_body, from_query
 from embed.server.service import Service
 from embed.server.settings import Settings
-from embed.server.waiting import give_way
 
 PIECE_NUMBERS = 8192  # 0.3 ms of writing, under the GIL; then others get a turn
 
@@ -53,7 +52,7 @@ class CreateEmbedding:
         if answer.vectors.size <= PIECE_NUMBERS:
             resp.data = b"".join(pieces)
         else:
-            resp.stream = giving_way(pieces)
+            resp.stream = pieces  # after each the worker gives way to others
 
 
 class Health:
@@ -133,10 +132,3 @@ def json_pieces(vectors: NDArray[np.float32], name: str) -> Iterator[bytes]:
         inside = orjson.dumps(vectors[first : first + rows], option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
         yield (b"," if first else b'{"embeddings":[') + inside
     yield b'],"model":%b,"dimension":%d}' % (orjson.dumps(name), dimension)
-
-
-def giving_way(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the pieces of a large answer, with a turn for everybody else after each."""
-    for piece in pieces:
-        yield piece
-        give_way()

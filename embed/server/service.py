@@ -5,6 +5,7 @@ Everything here happens on the event loop, so nothing has a lock: the model thre
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,18 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embed.embedder import Embedder
-from embed.errors import EmbedError
+from embed.errors import EmbedError, TextError
 from embed.server.batcher import Job
 from embed.server.limits import Limits
 from embed.server.metrics import Metrics
 from embed.server.model_thread import ModelThread
-from embed.server.waiting import Event, Loop, Offload
-from embed.tokenizer import TokenizedText
+from embed.server.waiting import Event, Loop, Offload, Semaphore
+from embed.tokenizer import TokenizedText, slices
 
 LOAD_AGAIN_S = 5.0  # after a load that failed, requests get its error for so long before one of them tries anew
 ENDING = "the service is ending; send the request again"
 STUCK_S = 300.0  # a chunk is sized for a quarter of a second; a single text of 8,192 tokens may take a minute
 INLINE_CHARACTERS = 1000  # tokenised in 0.1 ms, about what two thread switches cost
+TEXT_CHARACTERS = 50  # what a text costs to tokenise though it's empty: 4 us, as much as so many characters
+SLICE_CHARACTERS = 1 << 16  # tokenised at once, 15 to 80 ms; then others have a turn
 
 
 class Unavailable(EmbedError):
@@ -65,13 +68,14 @@ class Service:
         self.loads = 0
         self.last_load_s: float | None = None
         self.draining = False
-        self._abandoned = False
         self.on_ready: list[Callable[[], None]] = []
         self.on_failure: list[Callable[[Exception], None]] = []
         self._limits = limits
         self._metrics = metrics
         self._offload = Offload()
+        self._large = Semaphore()  # a text of megabytes takes seconds and a gigabyte to tokenise: one at a time
         self._waiting: dict[Job, None] = {}  # oldest first
+        self._waiting_texts = 0
         self._waiting_tokens = 0
         self._settled = Event()  # a load has ended, well or not
         self._failed_at = 0.0
@@ -86,16 +90,19 @@ class Service:
         Raises `QueueFull`, `Unavailable`, or the `TextError` of the first text that failed.
         """
         self.requests += 1
-        embedder = self._model()
-        self._check_room(0)
-        tokenized = self._tokenize(embedder, texts)
-        job = Job(tokenized, embedder.dimension, normalize=normalize)
-        self._check_room(job.tokens)
-        if self._abandoned:
-            raise Unavailable(ENDING)
-        self._compute(job, connection)
-        truncated = sum(text.truncated for text in tokenized)
-        self._metrics.embedded(len(texts), sum(text.tokens for text in tokenized), truncated)
+        self._check_room(texts=len(texts))
+        job = Job(len(texts), normalize=normalize)
+        self._waiting[job] = None
+        self._waiting_texts += job.texts
+        lost = ConnectionResetError("the client hung up")
+        try:
+            with connection.watch(job.leave, lambda: self._give_up(job, lost)):
+                self._compute(job, texts)
+        finally:  # an answer, or an error, or the deadline
+            self._release(job)
+            self._last_used = time.monotonic()
+        truncated = sum(text.truncated for text in job.tokenized)
+        self._metrics.embedded(len(texts), sum(text.tokens for text in job.tokenized), truncated)
         return Answer(job.vectors, truncated)
 
     def drain(self) -> None:
@@ -104,8 +111,8 @@ class Service:
         self._settled.set()
 
     def abandon(self) -> None:
-        """Answer whatever still waits with an error, and what is yet to come out of the tokenizer."""
-        self._abandoned = True
+        """Answer whatever still waits with an error."""
+        self._settled.set()
         for job in list(self._waiting):
             self._give_up(job, Unavailable(ENDING))
 
@@ -139,7 +146,7 @@ class Service:
 
     def _model(self) -> Embedder:
         """Return the model, waiting for a load that is under way."""
-        if self.load_error is not None and time.monotonic() - self._failed_at > LOAD_AGAIN_S:
+        if not self.draining and self.load_error is not None and time.monotonic() - self._failed_at > LOAD_AGAIN_S:
             self.load_error = None
             self._settled.clear()
             self._thread.load()
@@ -152,35 +159,51 @@ class Service:
             raise Unavailable("the model thread has ended; restart the service")
         return self.embedder
 
-    def _check_room(self, tokens: int) -> None:
-        """Raise `QueueFull` unless a request of so many tokens may wait; any may where none does."""
+    def _check_room(self, *, texts: int = 0, tokens: int = 0, own: Job | None = None) -> None:
+        """Raise `QueueFull` unless a request of so much may wait beside the others; it may where there are none."""
         most = self._limits
-        while len(self._waiting) >= most.queue_requests or (
-            self._waiting and self._waiting_tokens + tokens > most.queue_tokens
-        ):
-            leaving = next((job for job in self._waiting if job.leaving), None)
+        while others := len(self._waiting) - (own is not None):
+            waiting_texts = self._waiting_texts - (own.texts if own else 0)
+            if (
+                others < most.queue_requests
+                and waiting_texts + texts <= most.queue_texts
+                and self._waiting_tokens + tokens <= most.queue_tokens
+            ):
+                return
+            leaving = next((job for job in self._waiting if job.leaving and job is not own), None)
             if leaving is None:
-                depth = f"{len(self._waiting):,} requests, {self._waiting_tokens:,} tokens"
+                depth = f"{others:,} requests, {waiting_texts:,} texts, {self._waiting_tokens:,} tokens"
                 seconds = max(1, min(60, round(self._waiting_tokens / self._thread.pace.tokens_per_s)))
                 raise QueueFull(f"the queue is full ({depth}); try again in {seconds} s", seconds)
             self._give_up(leaving, Unavailable("the queue is full, and this client had shut its sending side"))
 
-    def _tokenize(self, embedder: Embedder, texts: Sequence[str]) -> list[TokenizedText]:
-        if sum(map(len, texts)) <= INLINE_CHARACTERS:
-            return embedder.tokenize(texts)
-        return self._offload(embedder.tokenize, texts)
-
-    def _compute(self, job: Job, connection: Watch) -> None:
-        self._waiting[job] = None
+    def _compute(self, job: Job, texts: Sequence[str]) -> None:
+        embedder = self._model()
+        job.fill(self._tokenize(embedder, texts, job), embedder.dimension)
+        self._raise_error_of(job)
+        self._check_room(tokens=job.tokens, own=job)
+        job.queued_tokens = job.tokens
         self._waiting_tokens += job.tokens
         self._thread.submit(job)
-        lost = ConnectionResetError("the client hung up")
-        try:
-            with connection.watch(job.leave, lambda: self._give_up(job, lost)):
-                job.done.wait()
-        finally:  # an answer, or the deadline, or a connection that is closed
-            self._release(job)
-            self._last_used = time.monotonic()
+        job.done.wait()
+        self._raise_error_of(job)
+
+    def _tokenize(self, embedder: Embedder, texts: Sequence[str], job: Job) -> list[TokenizedText]:
+        """Return the texts' tokens: of a few short ones at once, of others in slices, on native threads."""
+        if sum(map(len, texts)) + TEXT_CHARACTERS * len(texts) <= INLINE_CHARACTERS:
+            return embedder.tokenize(texts)
+        tokenized: list[TokenizedText] = []
+        for first, last in slices(texts, SLICE_CHARACTERS):
+            part = texts[first:last]
+            with self._large if len(part[0]) > SLICE_CHARACTERS else contextlib.nullcontext():
+                self._raise_error_of(job)
+                try:
+                    tokenized += self._offload(embedder.tokenize, part)
+                except TextError as ex:
+                    raise ex.counted_from(first) from ex
+        return tokenized
+
+    def _raise_error_of(self, job: Job) -> None:
         if job.error is not None:
             raise job.error
 
@@ -194,7 +217,8 @@ class Service:
         job.cancelled = True
         if job in self._waiting:
             del self._waiting[job]
-            self._waiting_tokens -= job.tokens
+            self._waiting_texts -= job.texts
+            self._waiting_tokens -= job.queued_tokens
 
     # What the model thread reports.
 

@@ -12,12 +12,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import gevent
 from gevent.event import Event
+from gevent.lock import Semaphore
 from gevent.threadpool import ThreadPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-__all__ = ["Event", "Loop", "Offload", "give_way"]
+__all__ = ["Event", "Loop", "Offload", "Semaphore", "give_way"]
 
 
 class Loop:
@@ -35,10 +36,10 @@ class Loop:
 
 
 class Offload:
-    """Runs functions that release the GIL on native threads, one a CPU, while the calling greenlet waits."""
+    """Runs functions that release the GIL on native threads, one a CPU or two, while the calling greenlet waits."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPool(len(os.sched_getaffinity(0)))
+        self._pool = ThreadPool(max(2, len(os.sched_getaffinity(0))))
 
     def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = self._pool.apply(function, args, kwargs)

@@ -217,7 +217,7 @@ def test_a_full_queue_is_a_429_with_the_time_to_try_again(limits, text):
         result = service.embed({"text": text})
         assert_is_error(result, 429)
         assert 1 <= int(result.headers["Retry-After"]) <= 60
-        assert "2 requests, 2 tokens" in result.json["error"]
+        assert "2 requests, 2 texts, 2 tokens" in result.json["error"]
         assert service.get("/health").json["status"] == "healthy"
         embedder.gate.set()
         assert [greenlet.get(timeout=SECONDS).status_code for greenlet in waiting] == [200, 200]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,9 @@ from embed.server.batcher import CHUNK_S, FIRST_CHUNK_TOKENS, Batcher, Job, Pace
 
 def job_of(*lengths: int, normalize: bool = True) -> Job:
     texts = [" ".join(["word"] * length) for length in lengths]
-    return Job(StubEmbedder().tokenize(texts), DIMENSION, normalize=normalize)
+    job = Job(len(texts), normalize=normalize)
+    job.fill(StubEmbedder().tokenize(texts), DIMENSION)
+    return job
 
 
 def batcher_of(*jobs: Job) -> Batcher:
@@ -90,7 +94,7 @@ def test_a_job_that_was_given_up_is_computed_no_further(give_up):
     assert [item.job for item in batcher.next_chunk(5)] == [gone]
     give_up(gone)
     assert [item.job for item in batcher.next_chunk(100)] == [here]
-    assert not batcher.has_work
+    assert not batcher.has_work()
 
 
 def test_who_seems_to_have_gone_waits_for_everybody_else_and_is_served_then():
@@ -126,3 +130,14 @@ def test_small_chunks_hardly_move_a_pace_that_large_ones_set():
         pace.add(2000, 0.5)
     pace.add(5, 0.005)
     assert pace.tokens_per_s == pytest.approx(4000, rel=0.01)
+
+
+def test_a_job_that_is_done_is_not_held():
+    """Its vectors may be 17 MB."""
+    job = job_of(5)
+    batcher = batcher_of(job)
+    batcher.next_chunk(100)
+    watched = weakref.ref(job)
+    del job
+    assert not batcher.has_work()
+    assert watched() is None

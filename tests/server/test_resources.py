@@ -15,7 +15,7 @@ from stub_service import serving
 import embed
 from embed.errors import TruncationWarning
 from embed.server import resources
-from embed.server.resources import PIECE_NUMBERS, giving_way, json_pieces
+from embed.server.resources import PIECE_NUMBERS, json_pieces
 
 F32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -50,15 +50,6 @@ def test_pieces_are_the_answer_built_whole(texts, dimension):
     rows = max(1, PIECE_NUMBERS // dimension)
     assert len(pieces) == -(-texts // rows) + 1
     assert max(map(len, pieces)) < 16 * max(PIECE_NUMBERS, dimension) + 100
-
-
-def test_others_get_a_turn_after_each_piece(monkeypatch):
-    turns = []
-    monkeypatch.setattr(resources, "give_way", lambda: turns.append("others"))
-    pieces = giving_way(iter([b"1", b"2"]))
-    assert (next(pieces), len(turns)) == (b"1", 0)
-    assert (next(pieces), len(turns)) == (b"2", 1)
-    assert (list(pieces), len(turns)) == ([], 2)
 
 
 @pytest.mark.parametrize("piece_numbers", [1, 8, 1_000_000])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import time
 import warnings
+import weakref
 
 import gevent
 import numpy as np
@@ -196,7 +198,7 @@ def test_a_full_queue_refuses_by_requests(start, embedder):
     service = start(lambda: embedder, queue_requests=3)
     held = [hold(service, embedder), ask(service, "a"), ask(service, "b")]
     wait_until(lambda: len(service._waiting) == 3)
-    with pytest.raises(QueueFull, match="3 requests, 3 tokens") as caught:
+    with pytest.raises(QueueFull, match="3 requests, 3 texts, 3 tokens") as caught:
         ask(service, "c").get(timeout=SECONDS)
     assert 1 <= caught.value.retry_after_s <= 60
     embedder.gate.set()
@@ -342,3 +344,110 @@ def test_a_text_that_is_long_is_tokenised_off_the_loop(start, embedder):
     answer_of(ask(service, "long " * 1000))
     assert threads[0] is threading.main_thread()
     assert threads[1] is not threading.main_thread()
+
+
+class SlowTokenizer(StubEmbedder):
+    """Tokenises a text over 1,000 words only while `tokenizing` is set; `tokenized` holds the first texts of calls."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.tokenizing = threading.Event()
+        self.tokenized = []
+
+    def tokenize(self, texts):
+        self.tokenized.append(texts[0][:6])
+        if len(texts[0]) > service_module.SLICE_CHARACTERS:
+            assert self.tokenizing.wait(SECONDS)
+        return super().tokenize(texts)
+
+
+LARGE = "large " * service_module.SLICE_CHARACTERS
+MIDDLE = "middle " * 500
+
+
+def test_texts_of_megabytes_are_tokenised_one_at_a_time_and_hold_up_nobody(start):
+    embedder = SlowTokenizer(maxseq=10)
+    service = start(lambda: embedder)
+    large = [ask(service, LARGE) for _ in range(6)]
+    wait_until(lambda: embedder.tokenized)
+    for _ in range(5):
+        answer_of(ask(service, MIDDLE))
+    assert embedder.tokenized.count("large ") == 1
+    embedder.tokenizing.set()
+    gevent.joinall(large, timeout=SECONDS, raise_error=True)
+
+
+def test_who_breaks_off_while_tokenising_costs_no_more_of_it(start):
+    embedder = SlowTokenizer(maxseq=10)
+    service = start(lambda: embedder)
+    connections = [Connection() for _ in range(6)]
+    gone = [ask(service, LARGE, connection=connection) for connection in connections]
+    wait_until(lambda: all(connection.on_reset for connection in connections) and embedder.tokenized)
+    for connection in connections:
+        connection.on_reset()
+    embedder.tokenizing.set()
+    for greenlet in gone:
+        with pytest.raises(ConnectionResetError):
+            greenlet.get(timeout=SECONDS)
+    assert embedder.tokenized == ["large "]
+    assert embedder.chunks == []
+    assert not service._waiting
+
+
+def test_many_empty_texts_are_tokenised_off_the_loop(start, embedder):
+    service = start(lambda: embedder)
+    threads = []
+    tokenize = embedder.tokenize
+    embedder.tokenize = lambda texts: threads.append(threading.current_thread()) or tokenize(texts)
+    answer_of(ask(service, *[""] * 4096))
+    assert threading.main_thread() not in threads
+
+
+def test_a_text_that_cannot_be_tokenised_is_named_by_its_place_in_the_request(start, embedder):
+    service = start(lambda: embedder)
+
+    def tokenize(texts):
+        if "bad" in texts:
+            raise TextError(f"text {texts.index('bad')} has no tokens", texts.index("bad"))
+        return StubEmbedder.tokenize(embedder, texts)
+
+    embedder.tokenize = tokenize
+    with pytest.raises(TextError, match=r"^text 3 has no tokens") as caught:
+        ask(service, MIDDLE * 20, MIDDLE * 20, "good", "bad").get(timeout=SECONDS)
+    assert caught.value.index == 3
+
+
+def test_a_full_queue_refuses_by_texts(start, embedder):
+    service = start(lambda: embedder, queue_texts=10)
+    assert len(answer_of(ask(service, *"a" * 20))) == 20
+    held = hold(service, embedder)
+    with pytest.raises(QueueFull, match="1 requests, 1 texts, 1 tokens"):
+        ask(service, *"a" * 10).get(timeout=SECONDS)
+    embedder.gate.set()
+    held.get(timeout=SECONDS)
+
+
+def test_a_drain_after_a_failed_load_loads_no_more(start, monkeypatch):
+    loads = []
+
+    def load():
+        loads.append(1)
+        raise ModelError("model.safetensors: the file is empty")
+
+    monkeypatch.setattr(service_module, "LOAD_AGAIN_S", 0)
+    service = start(load)
+    wait_until(lambda: service.load_error)
+    service.drain()
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="the service is ending"):
+            ask(service, "a").get(timeout=SECONDS)
+    assert loads == [1]
+
+
+def test_an_idle_service_holds_no_vectors(start, embedder):
+    service = start(lambda: embedder)
+    jobs = []
+    submit = service._thread.submit
+    service._thread.submit = lambda job: jobs.append(weakref.ref(job)) or submit(job)
+    answer_of(ask(service, "a"))
+    wait_until(lambda: gc.collect() >= 0 and jobs[0]() is None)
