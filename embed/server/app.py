@@ -25,6 +25,13 @@ from embed.server.service import QueueFull, Service, Unavailable
 from embed.server.settings import Settings
 from embed.server.worker import Worker
 
+# Settings of `embed serve` that are gunicorn's own where people run it themselves.
+OF_GUNICORN = {
+    "addr": "--bind",
+    "access_log": "--access-logfile",
+    "graceful_s": "--graceful-timeout",
+    "log_level": "--log-level",
+}
 LOG = logging.getLogger("gunicorn.error")  # where the worker logs, so that there is one log
 
 
@@ -95,9 +102,12 @@ def create_app(model: str | None = None, **given: Any) -> Application:
     Raises `OptionError` for a setting that is refused, and `WorkerError` where gunicorn runs it otherwise.
     """
     _check_worker()
-    unknown = set(given) - set(Settings.__dataclass_fields__)
-    if unknown:
-        raise OptionError(f"create_app knows no {min(unknown)}; it takes {', '.join(Settings.__dataclass_fields__)}")
+    for name in given:
+        if name in OF_GUNICORN:
+            raise OptionError(f"create_app takes no {name}; tell gunicorn, with {OF_GUNICORN[name]}")
+        if name not in Settings.__dataclass_fields__:
+            known = [name for name in Settings.__dataclass_fields__ if name not in OF_GUNICORN]
+            raise OptionError(f"create_app knows no {name}; it takes {', '.join(known)}")
     settings = Settings.from_environment({"model": model, **given})
     settings.check()
     return make_app(settings, Limits.from_environment())

@@ -29,7 +29,8 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 TWICE_S = 0.5
 SLACK_S = 2.0  # after the grace period, for the worker to end by itself before it is killed
 DEAD_S = 2.0  # for a killed process to be gone
-QUICK_DEATH_S, MAX_DELAY_S = 10.0, 30.0
+CUT_OFF = 5  # the exit code of a worker whose grace period was over before all requests were answered
+QUICK_DEATH_S, MAX_DELAY_S, MAX_DOUBLINGS = 10.0, 30.0, 5
 
 
 class Report:
@@ -100,7 +101,7 @@ class Stand(base.Worker):  # type: ignore[misc]  # gunicorn has no types
 class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     """Runs one worker after another until it is told to end.
 
-    `run()` leaves with `SystemExit`: 0 if every request was answered, 1 if the worker had to be killed. It raises what
+    `run()` leaves with `SystemExit`: 0 if every request was answered, 1 if some were cut off. It raises what
     kept the first worker from loading a model.
     """
 
@@ -109,10 +110,11 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self._report = report
         self._renew = renew
         self._grace_s = graceful_s + SLACK_S
-        self._killed = False
+        self._cut_off = False  # requests of the last worker
         self._quick_deaths = 0
         self._not_before = 0.0
-        self._from_terminal = _has_terminal()
+        # With nohup it's meant to outlive its terminal.
+        self._from_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
 
     # --- signals
 
@@ -125,7 +127,7 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         if self._wait(time.monotonic() + self._grace_s) is not None:
             raise StopIteration
         self._kill()
-        self._report.reloading = False
+        self._report.reloading = self._cut_off = False
         self._quick_deaths, self._not_before = 0, 0.0
         self._renew()
 
@@ -147,7 +149,7 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self.stop()
         if reason is not None:
             raise self._report.error or EmbedError(reason)
-        raise SystemExit(exit_status or int(self._killed))
+        raise SystemExit(exit_status or int(self._cut_off))
 
     def stop(self, graceful: bool = True) -> None:
         """End the worker when it has answered, when the grace period is over, or at the second signal."""
@@ -181,9 +183,9 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             return
         for worker in self.WORKERS.values():
             worker.dismissed = True
-        self._killed = True
         self.kill_workers(signal.SIGKILL)
         self._wait_for_the_dead()
+        self._cut_off = True
 
     def _wait_for_the_dead(self) -> None:
         until = time.monotonic() + DEAD_S
@@ -222,8 +224,10 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
                 worker.tmp.close()
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)  # children of a worker that could not end them itself
+                code = os.waitstatus_to_exitcode(status)
+                self._cut_off = code == CUT_OFF
                 if not worker.dismissed:
-                    self._judge(worker, os.waitstatus_to_exitcode(status))
+                    self._judge(worker, code)
 
     def _judge(self, worker: Stand, code: int) -> None:
         """Decide what the death of a worker means that nobody asked to go."""
@@ -233,7 +237,7 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             raise HaltServer(f"the worker process {how} before the model was loaded{memory}", 1)
         lived_s = time.monotonic() - worker.started
         self._quick_deaths = self._quick_deaths + 1 if lived_s < QUICK_DEATH_S else 0
-        delay_s = min(2.0 ** max(self._quick_deaths - 1, 0) - 1, MAX_DELAY_S)
+        delay_s = min(2.0 ** min(max(self._quick_deaths - 1, 0), MAX_DOUBLINGS) - 1, MAX_DELAY_S)
         self._not_before = time.monotonic() + delay_s
         say(f"warning: the worker process {how}; starting another" + (f" in {delay_s:.0f} s" if delay_s else ""))
 

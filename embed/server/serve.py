@@ -17,8 +17,9 @@ from gunicorn.app.base import BaseApplication
 from embed.console import say
 from embed.errors import OptionError
 from embed.server.address import BACKLOG, Listener
+from embed.server.limits import Limits
 from embed.server.master import Master, Report, Stand
-from embed.server.settings import Settings, variable_of
+from embed.server.settings import Settings
 
 HEARTBEAT_S = 60  # a worker whose loop stands still for that long is killed; it beats once a second
 SHARED_MEMORY = "/dev/shm"  # for the heartbeat's file: never a slow disk, and there in read-only containers
@@ -66,22 +67,16 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
 
     def load(self) -> Any:
         """Make the application. Runs in the worker, whose loop isn't running yet."""
-        prepare_process()
-        from embed.server.app import create_app
+        from embed.server.app import make_app
 
+        settings = dataclasses.replace(self._settings, token=self._token, token_file=None)
         try:
-            return create_app(**self._arguments())
+            return make_app(settings, Limits.from_environment())
         except Exception as ex:  # not swallowed: the master raises it, or the log has it
             if self.report.loaded:
                 raise
             self.report.fail(ex)
             raise SystemExit(1) from ex
-
-    def _arguments(self) -> dict[str, Any]:
-        """Return the settings, with the token that the master has read in place of where it came from."""
-        for name in ("token", "token_file"):
-            os.environ.pop(variable_of(name), None)
-        return {**dataclasses.asdict(self._settings), "token": self._token, "token_file": None}
 
     def ready(self, info: str) -> None:
         """Tell everybody that a model is loaded; called in the worker."""
@@ -112,16 +107,9 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "max_requests": 0,
             "preload_app": False,
             "control_socket_disable": True,
-            "http_parser": "python",
-            "limit_request_line": 0,  # the limits are the worker's own, on a whole head
-            "limit_request_field_size": 0,
             "forwarded_allow_ips": "",
             "proc_name": "embed",
             "loglevel": settings.log_level,
             "accesslog": "-" if settings.access_log else None,
             "access_log_format": ACCESS_LOG,
         }
-
-
-def prepare_process() -> None:
-    """Set what must be set in a worker before NumPy is loaded."""

@@ -44,6 +44,8 @@ class Settings:
         Raises `OptionError` naming the variable whose value is refused, or that no model is named.
         """
         values = {name: value for name, value in given.items() if value is not None}
+        if "token" in values or "token_file" in values:  # either takes the place of both variables
+            environ = {name: text for name, text in environ.items() if not name.startswith("EMBED_TOKEN")}
         for name, kind in _KINDS.items():
             variable = variable_of(name)
             text = environ.get(variable, "")

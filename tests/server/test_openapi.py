@@ -24,7 +24,7 @@ from embed.server.settings import Settings
 TOKEN = "s3cret"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 # What the worker says instead of any route; the tests of its stages provoke each.
-OF_THE_WORKER = {400, 408, 431, 500, 501, 503, 504, 505}
+OF_THE_WORKER = {400, 408, 417, 431, 500, 501, 503, 504, 505}
 EMBED_TEXTS = ("POST", "/create_embedding")
 EMBED_TEXT = ("GET", "/create_embedding")
 EXAMPLES = 60  # an operation
