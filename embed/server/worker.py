@@ -26,7 +26,7 @@ from gunicorn.workers import base
 
 from embed.console import say
 from embed.errors import EmbedError
-from embed.server.connection import READ, Connection, on_loop
+from embed.server.connection import IDLE, LINGER, READ, Connection, on_loop
 from embed.server.handler import Handler
 from embed.server.limits import Limits
 from embed.server.listener import Listener
@@ -244,8 +244,9 @@ class Worker(base.Worker):  # type: ignore[misc]
                 self.wsgi.abandon()
                 abandoned = True
             self._beat(min(1.0, (end_at if abandoned else abandon_at) - now))
-        if self.connections:
-            self.log.warning("%d connections are cut off", len(self.connections))
+        cut = [connection for connection in self.connections if connection.stage not in (IDLE, LINGER)]
+        if cut:
+            self.log.warning("%d connections are cut off", len(cut))
             self._status = CUT_OFF
 
 
