@@ -86,7 +86,7 @@ def test_the_log_can_be_moved_away(tmp_path):
         worker.ask(get("/health"))
         wait_until(lambda: path.read_text(), "a line")
         path.rename(moved)
-        worker.service.send(10)  # SIGUSR1
+        worker.send(10)  # SIGUSR1
         wait_until(path.exists, "a new file")
         worker.ask(get("/counted"))
         wait_until(lambda: "/counted" in path.read_text(), "a line in it")
