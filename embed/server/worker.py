@@ -30,7 +30,7 @@ from embed.server.connection import IDLE, LINGER, READ, Connection, on_loop
 from embed.server.handler import Handler
 from embed.server.limits import Limits
 from embed.server.listener import Listener
-from embed.server.lobby import Lobby
+from embed.server.lobby import DRAIN_S, Lobby
 from embed.server.master import CUT_OFF
 
 METHODS = ("refused", "drain", "abandon", "close", "on_ready", "on_failure")  # what the worker calls of Application
@@ -176,6 +176,15 @@ class Worker(base.Worker):  # type: ignore[misc]
         """Whether a worker follows that takes who connects from now on; this one then sends nobody away."""
         return False
 
+    @property
+    def refuse_after_s(self) -> float:
+        """How long after the end has begun the application still takes texts from who is connected.
+
+        gunicorn doesn't tell whether it reloads or ends. In a reload nobody should notice, and who connected in time
+        has a moment to ask.
+        """
+        return DRAIN_S
+
     # --- connections
 
     def _listen(self) -> None:
@@ -232,18 +241,14 @@ class Worker(base.Worker):  # type: ignore[misc]
         began = time.monotonic()
         abandon_at = began + max(0.0, self.cfg.graceful_timeout - ABANDON_S)
         end_at = began + max(0.0, self.cfg.graceful_timeout - LAST_S)
+        steps = [(min(began + self.refuse_after_s, abandon_at), self.wsgi.drain), (abandon_at, self.wsgi.abandon)]
         for listener in self._listeners:
             listener.close(take_waiting=not self.has_successor)
-        if not self.has_successor:
-            self.wsgi.drain()
         self.lobby.drain()
-        abandoned = False
         while self.connections and not self._hurry and (now := time.monotonic()) < end_at:
-            if now >= abandon_at and not abandoned:
-                self.wsgi.drain()
-                self.wsgi.abandon()
-                abandoned = True
-            self._beat(min(1.0, (end_at if abandoned else abandon_at) - now))
+            while steps and now >= steps[0][0]:
+                steps.pop(0)[1]()
+            self._beat(min(1.0, (steps[0][0] if steps else end_at) - now))
         cut = [connection for connection in self.connections if connection.stage not in (IDLE, LINGER)]
         if cut:
             self.log.warning("%d connections are cut off", len(cut))
