@@ -33,7 +33,16 @@ class LiveWorker:
 
     @property
     def port(self) -> int:
-        return int(self.service.url.rpartition(":")[2])
+        return self.service.port
+
+    @property
+    def master(self) -> int:
+        return self.service.pid
+
+    @property
+    def pid(self) -> int:
+        """The worker's, of which there is one."""
+        return self.service.worker
 
     def client(self, **options: Any) -> Client:
         return Client(self.port, **options)
