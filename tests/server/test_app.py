@@ -436,8 +436,22 @@ def test_create_app_takes_the_settings_and_loads_as_they_say(monkeypatch):
 
 
 def test_create_app_refuses_a_setting_that_it_does_not_know():
-    with pytest.raises(OptionError, match="create_app knows no modle; it takes model, addr"):
+    with pytest.raises(OptionError, match="create_app knows no modle; it takes model, token"):
         create_app(modle="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("addr", "--bind"),
+        ("access_log", "--access-logfile"),
+        ("graceful_s", "--graceful-timeout"),
+        ("log_level", "--l"),
+    ],
+)
+def test_create_app_says_which_settings_are_gunicorn_s(name, option):
+    with pytest.raises(OptionError, match=f"create_app takes no {name}; tell gunicorn, with {option}"):
+        create_app("model", **{name: 1})
 
 
 def test_create_app_needs_a_model(monkeypatch):
