@@ -53,9 +53,6 @@ class Job:
         self.vectors = np.empty((len(tokenized), dimension), np.float32)
         self._order = sorted(range(len(tokenized)), key=lambda i: -len(tokenized[i].ids))
 
-    def leave(self) -> None:
-        self.leaving = True
-
     @property
     def waits(self) -> bool:
         """Whether it has texts that are in no chunk yet, and somebody who wants them."""

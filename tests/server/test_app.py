@@ -442,7 +442,12 @@ def test_create_app_refuses_a_setting_that_it_does_not_know():
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    [("addr", "--bind"), ("access_log", "--access-logfile"), ("graceful_s", "--graceful-timeout"), ("log_level", "--l")],
+    [
+        ("addr", "--bind"),
+        ("access_log", "--access-logfile"),
+        ("graceful_s", "--graceful-timeout"),
+        ("log_level", "--l"),
+    ],
 )
 def test_create_app_says_which_settings_are_gunicorn_s(name, option):
     with pytest.raises(OptionError, match=f"create_app takes no {name}; tell gunicorn, with {option}"):
