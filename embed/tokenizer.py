@@ -97,7 +97,7 @@ class Tokenizer:
         return [tokenized[index] for index in range(len(texts))]
 
     def _head(self, text: str, maxseq: int, index: int) -> tokenizers.Encoding | None:
-        """Return the encoding of a head of `text` that is enough for its first `maxseq` tokens; None if there is none."""
+        """Return the encoding of a head of `text` that is enough for `maxseq` tokens; None if there is none."""
         length = head.CHARACTERS + head.CHARACTERS_PER_TOKEN * maxseq
         while self._splits_locally and length < len(text):
             encoding = self._encoding(text[:length], index)

@@ -74,9 +74,7 @@ class Service:
         self._limits = limits
         self._metrics = metrics
         self._offload = Offload()
-        self._large = (
-            Semaphore()
-        )  # one without words that can be told apart takes seconds and a gigabyte: one at a time
+        self._large = Semaphore()  # megabytes without spaces may take seconds and a gigabyte: one at a time
         self._waiting: dict[Job, None] = {}  # oldest first
         self._waiting_texts = 0
         self._waiting_tokens = 0

@@ -71,6 +71,17 @@ def test_a_short_text_is_in_the_next_chunk_whatever_waits_before_it():
     assert short in {item.job for item in batcher.next_chunk(200)}
 
 
+def test_a_short_request_waits_for_half_a_chunk_of_a_long_one():
+    bulk, short = job_of(*[20] * 500), job_of(3)
+    batcher = batcher_of(bulk, short)
+    tokens = [sum(len(item.text.ids) for item in batcher.next_chunk(200)) for _ in range(2)]
+    assert tokens == [3 + 80, 200]
+
+
+def test_short_requests_among_themselves_fill_a_chunk():
+    assert len(batcher_of(*[job_of(10) for _ in range(30)]).next_chunk(200)) == 20
+
+
 def test_a_text_over_the_budget_is_alone():
     long, short = job_of(5000), job_of(3)
     batcher = batcher_of(long, short)
