@@ -7,12 +7,14 @@ with running_worker(EMBED_LIMIT_IDLE_S="0.5") as worker:
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from command_line import environment
 from raw_http import SECONDS, Client, get
 from serve_process import Serve
 
@@ -25,31 +27,15 @@ runpy.run_module("gunicorn", run_name="__main__", alter_sys=True)
 """
 
 
-class LiveWorker:
-    """A running worker process."""
-
-    def __init__(self, service: Serve) -> None:
-        self.service = service
-
-    @property
-    def port(self) -> int:
-        return self.service.port
-
-    @property
-    def master(self) -> int:
-        return self.service.pid
-
-    @property
-    def pid(self) -> int:
-        """The worker's, of which there is one."""
-        return self.service.worker
+class LiveWorker(Serve):
+    """gunicorn's command, running; `pid` is its master's."""
 
     def client(self, **options: Any) -> Client:
         return Client(self.port, **options)
 
     def log(self) -> str:
         """Return what it has said on standard error, so far."""
-        return "\n".join(self.service.lines)
+        return "\n".join(self.lines)
 
     def ask(self, data: bytes) -> Any:
         """Send one request on a connection of its own."""
@@ -80,13 +66,26 @@ class LiveWorker:
         return state
 
 
+def gunicorn(*arguments: str, descriptors: int | None = None) -> list[str]:
+    """Return gunicorn's command with the worker class, on a free port; `arguments` may name another class."""
+    program = ["-m", "gunicorn"] if descriptors is None else ["-c", LIMITED, str(descriptors)]
+    fixed = ["--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0"]
+    return [sys.executable, *program, *fixed, *arguments]
+
+
+def run_gunicorn(*arguments: str, **env: str) -> tuple[int, str]:
+    """Run it until it ends by itself; return its exit code and what it said."""
+    settings = environment(PYTHONPATH=TESTS, **env)
+    done = subprocess.run(gunicorn(*arguments), env=settings, capture_output=True, text=True, timeout=SECONDS)
+    return done.returncode, done.stderr
+
+
 @contextlib.contextmanager
 def running_worker(
     *options: str, app: str = "worker_app:create()", descriptors: int | None = None, **settings: str
 ) -> Iterator[LiveWorker]:
     """Start gunicorn with these options and environment variables, and end it with the block."""
-    program = ["-m", "gunicorn"] if descriptors is None else ["-c", LIMITED, str(descriptors)]
-    command = [sys.executable, *program, "--no-control-socket", "-k", "embed.server.Worker", "-b", "127.0.0.1:0"]
-    with Serve(command=[*command, *options, app], env={"PYTHONPATH": TESTS, **settings}) as service:
-        service.ready()
-        yield LiveWorker(service)
+    command = gunicorn(*options, app, descriptors=descriptors)
+    with LiveWorker(command=command, env={"PYTHONPATH": TESTS, **settings}) as worker:
+        worker.ready()
+        yield worker

@@ -116,6 +116,18 @@ class Client:
         except Ended:
             return False
 
+    def hears_nothing(self) -> bool:
+        """Tell whether the server has so far neither answered nor ended."""
+        self.sock.setblocking(False)
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return self._held == b""
+        else:
+            return False
+        finally:
+            self.sock.settimeout(SECONDS)
+
     def has_ended(self) -> bool:
         """Wait until the server ends the connection; False where it says more before."""
         try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import gc
 import hashlib
 import json
@@ -30,6 +31,7 @@ class App:
         self.go = Event()  # what /wait waits for
         self.hoard = []
         self.order = ""
+        self.draining = False
         self._fails = fails
         self._info = info
 
@@ -39,7 +41,7 @@ class App:
         self.refusals[str(status)] += 1
 
     def drain(self):
-        self.calls["drain"] += 1
+        self.draining = True
 
     def abandon(self):
         self.go.set()
@@ -70,6 +72,10 @@ class App:
         return answer(start_response, b"ok")
 
     get_counted = get_health  # `calls` has it
+
+    def get_work(self, environ, start_response):
+        """Answer as the real application does for a text, which it takes no more while it drains."""
+        return answer(start_response, b"done", "503 Service Unavailable" if self.draining else "200 OK")
 
     def get_echo(self, environ, start_response):
         return answer(start_response, environ["wsgi.input"].read())
@@ -229,6 +235,16 @@ def create(**settings):
 
 def create_badly():
     raise OptionError("the option x is wrong; leave it out")
+
+
+def create_on_an_old_kernel():
+    """Return an application in whose process no death of another can be watched."""
+
+    def pidfd_open(pid):
+        raise OSError(errno.ENOSYS, "this kernel has no pidfd_open")
+
+    os.pidfd_open = pidfd_open
+    return App()
 
 
 def create_once(flag):

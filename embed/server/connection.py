@@ -97,14 +97,11 @@ class Connection:
 
     def give_up(self, error: Exception) -> None:
         """Raise `error` where the greenlet waits for the client, whatever that has sent, and make haste to end."""
-        on_loop(self._throw_in_haste, error, self.stage)
+        on_loop(self._throw, error, self.stage, True)
 
-    def _throw_in_haste(self, error: Exception, stage: str) -> None:
-        self.hurried = self._waiter is not None and self.stage == stage
-        self._throw(error, stage)
-
-    def _throw(self, error: Exception, stage: str) -> None:
+    def _throw(self, error: Exception, stage: str, hurried: bool = False) -> None:
         if self._waiter is not None and self.stage == stage:
+            self.hurried = hurried
             self._waiter.throw(error)
 
     def _wait(self, watcher: Any) -> None:

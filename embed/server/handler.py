@@ -112,5 +112,6 @@ class Handler:
         data = refusal(status, message, body=not head_only)
         connection.answered = True
         connection.send(data)
-        record(self._log, connection, SimpleNamespace(status=str(status), sent=len(data), headers=[]), began)
+        sent = len(data.partition(b"\r\n\r\n")[2])  # as for every answer, without its head
+        record(self._log, connection, SimpleNamespace(status=str(status), sent=sent, headers=[]), began)
         connection.linger()

@@ -31,6 +31,7 @@ SLACK_S = 2.0  # after the grace period, for the worker to end by itself before 
 DEAD_S = 2.0  # for a killed process to be gone
 CUT_OFF = 5  # the exit code of a worker whose grace period was over before all requests were answered
 QUICK_DEATH_S, MAX_DELAY_S, MAX_DOUBLINGS = 10.0, 30.0, 5
+HANGUP_S = 5.0  # after its terminal was last seen, SIGHUP means that this was closed; we look once a second
 
 
 class Report:
@@ -101,8 +102,8 @@ class Stand(base.Worker):  # type: ignore[misc]  # gunicorn has no types
 class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     """Runs one worker after another until it is told to end.
 
-    `run()` leaves with `SystemExit`: 0 if every request was answered, 1 if some were cut off. It raises what
-    kept the first worker from loading a model.
+    `run()` leaves with `SystemExit`: 0 if every request was answered, 1 if some were cut off. It raises what kept the
+    first worker from loading a model.
     """
 
     def __init__(self, app: Any, report: Report, renew: Callable[[], None], graceful_s: float) -> None:
@@ -113,15 +114,17 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         self._cut_off = False  # requests of the last worker
         self._quick_deaths = 0
         self._not_before = 0.0
-        # With nohup it's meant to outlive its terminal.
-        self._from_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and _has_terminal()
+        self._terminal = Terminal()
+        self._outlives_it = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup
 
     # --- signals
 
     def handle_hup(self) -> None:
         """Let the old worker finish and go; the main loop then starts the next. The socket queues who comes between."""
-        if self._from_terminal and not _has_terminal():
-            raise StopIteration  # the window was closed; nobody asks for a reload
+        if self._terminal.was_closed():  # nobody asks for a reload
+            if self._outlives_it:
+                return
+            raise StopIteration
         self._report.reloading = True
         self._dismiss()
         if self._wait(time.monotonic() + self._grace_s) is not None:
@@ -196,6 +199,7 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     # --- workers
 
     def manage_workers(self) -> None:
+        self._terminal.look()
         if self.WORKERS or time.monotonic() >= self._not_before:
             super().manage_workers()
 
@@ -240,6 +244,24 @@ class Master(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         delay_s = min(2.0 ** min(max(self._quick_deaths - 1, 0), MAX_DOUBLINGS) - 1, MAX_DELAY_S)
         self._not_before = time.monotonic() + delay_s
         say(f"warning: the worker process {how}; starting another" + (f" in {delay_s:.0f} s" if delay_s else ""))
+
+
+class Terminal:
+    """The terminal that the service was started in, if any, and whether that was closed just now.
+
+    One that has been gone for long (after logging out, with the service in the background) sends no more hang-ups.
+    """
+
+    def __init__(self) -> None:
+        self._seen: float | None = time.monotonic() if _has_terminal() else None
+
+    def look(self) -> None:
+        if self._seen is not None and _has_terminal():
+            self._seen = time.monotonic()
+
+    def was_closed(self) -> bool:
+        self.look()
+        return self._seen is not None and time.monotonic() - self._seen < HANGUP_S and not _has_terminal()
 
 
 def _leave_the_master() -> None:

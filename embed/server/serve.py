@@ -95,6 +95,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         return True
 
     def _configuration(self) -> dict[str, Any]:
+        """Return gunicorn's settings but those of its parser, which `embed.server.request.Rules` fixes."""
         settings = self._settings
         return {
             "bind": f"fd://{self._listener.socket.detach()}",

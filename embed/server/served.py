@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from embed.server.worker import Worker
 
 
@@ -11,6 +13,10 @@ class ServedWorker(Worker):
     @property
     def has_successor(self) -> bool:
         return bool(self.app.report.reloading)
+
+    @property
+    def refuse_after_s(self) -> float:
+        return math.inf if self.has_successor else 0.0
 
     def _ready(self, info: str) -> None:
         self.app.ready(info)

@@ -16,6 +16,7 @@ from embed.machine import DEVICES, thread_count
 DEFAULT_ADDRESS = "127.0.0.1:8000"
 MAX_GRACEFUL_S = 86_400
 MAX_TEXTS = 1_000_000
+SECRET = ("token", "token_file")  # two ways of saying one thing
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -45,14 +46,15 @@ class Settings:
         Raises `OptionError` naming the variable whose value is refused, or that no model is named.
         """
         values = {name: value for name, value in given.items() if value is not None}
-        if "token" in values or "token_file" in values:  # either takes the place of both variables
-            environ = {name: text for name, text in environ.items() if not name.startswith("EMBED_TOKEN")}
-        for name, kind in _KINDS.items():
+        settled = set(values)
+        if not settled.isdisjoint(SECRET):  # either takes the place of both variables
+            settled.update(SECRET)
+        for name in (name for name in _KINDS if name not in settled):
             variable = variable_of(name)
             text = environ.get(variable, "")
             # A blank variable counts as unset; but not where it would open a service that is meant to be closed.
-            if name not in values and (text.strip() or (name in ("token", "token_file") and variable in environ)):
-                values[name] = kind(variable, text)
+            if text.strip() or (name in SECRET and variable in environ):
+                values[name] = _KINDS[name](variable, text)
         if not str(values.get("model", "")).strip():
             raise OptionError("no model given; name a model folder, or demo (embed serve demo), or set EMBED_MODEL")
         return cls(**values)

@@ -26,11 +26,11 @@ from gunicorn.workers import base
 
 from embed.console import say
 from embed.errors import EmbedError
-from embed.server.connection import READ, Connection, on_loop
+from embed.server.connection import IDLE, LINGER, READ, Connection, on_loop
 from embed.server.handler import Handler
 from embed.server.limits import Limits
 from embed.server.listener import Listener
-from embed.server.lobby import Lobby
+from embed.server.lobby import DRAIN_S, Lobby
 from embed.server.master import CUT_OFF
 
 METHODS = ("refused", "drain", "abandon", "close", "on_ready", "on_failure")  # what the worker calls of Application
@@ -178,6 +178,15 @@ class Worker(base.Worker):  # type: ignore[misc]
         """Whether a worker follows that takes who connects from now on; this one then sends nobody away."""
         return False
 
+    @property
+    def refuse_after_s(self) -> float:
+        """How long after the end has begun the application still takes texts from who is connected.
+
+        gunicorn doesn't tell whether it reloads or ends. In a reload nobody should notice, and who connected in time
+        has a moment to ask.
+        """
+        return DRAIN_S
+
     # --- connections
 
     def _listen(self) -> None:
@@ -234,21 +243,22 @@ class Worker(base.Worker):  # type: ignore[misc]
         began = time.monotonic()
         abandon_at = began + max(0.0, self.cfg.graceful_timeout - ABANDON_S)
         end_at = began + max(0.0, self.cfg.graceful_timeout - LAST_S)
+        steps = [
+            (min(began + self.refuse_after_s, abandon_at), self.wsgi.drain),
+            (min(began + ARRIVE_S, abandon_at), self.lobby.refuse_arrivals),
+            (abandon_at, self.wsgi.abandon),
+        ]
+        steps.sort(key=lambda step: step[0])
         for listener in self._listeners:
             listener.close(take_waiting=not self.has_successor)
-        if not self.has_successor:
-            self.wsgi.drain()
         self.lobby.drain()
-        gevent.spawn_later(ARRIVE_S, self.lobby.refuse_arrivals)
-        abandoned = False
         while self.connections and not self._hurry and (now := time.monotonic()) < end_at:
-            if now >= abandon_at and not abandoned:
-                self.wsgi.drain()
-                self.wsgi.abandon()
-                abandoned = True
-            self._beat(min(1.0, (end_at if abandoned else abandon_at) - now))
-        if self.connections:
-            self.log.warning("%d connections are cut off", len(self.connections))
+            while steps and now >= steps[0][0]:
+                steps.pop(0)[1]()
+            self._beat(min(1.0, (steps[0][0] if steps else end_at) - now))
+        cut = [connection for connection in self.connections if connection.stage not in (IDLE, LINGER)]
+        if cut:
+            self.log.warning("%d connections are cut off", len(cut))
             self._status = CUT_OFF
 
 

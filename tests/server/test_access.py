@@ -80,13 +80,24 @@ def test_an_answer_that_is_cut_has_its_line(log):
     assert re.search(r" /large \? HTTP/1.1 200 ", line)
 
 
+def test_the_length_is_the_bodys_of_answers_and_refusals_alike(log):
+    worker, lines = log
+    replies = [worker.ask(request) for request in (get("/health"), get("/health", version="9.9"))]
+    with worker.client() as client:
+        client.send(get("/error", method="HEAD"))
+        replies.append(client.answer(to_head=True))
+    assert [reply.status for reply in replies] == [200, 505, 500]
+    lengths = [re.search(r" (?:HTTP/1.1|-) (?:200|505|500) (\d+) ", line)[1] for line in lines(3)]
+    assert lengths == [str(len(reply.body)) for reply in replies]
+
+
 def test_the_log_can_be_moved_away(tmp_path):
     path, moved = tmp_path / "access.log", tmp_path / "access.log.1"
     with running_worker("--access-logfile", str(path)) as worker:
         worker.ask(get("/health"))
         wait_until(lambda: path.read_text(), "a line")
         path.rename(moved)
-        worker.service.send(10)  # SIGUSR1
+        worker.send(10)  # SIGUSR1
         wait_until(path.exists, "a new file")
         worker.ask(get("/counted"))
         wait_until(lambda: "/counted" in path.read_text(), "a line in it")

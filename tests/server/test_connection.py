@@ -82,6 +82,22 @@ def test_who_has_sent_nothing_is_late(lobby, pair):
         waiting.get(timeout=5)
 
 
+@pytest.mark.parametrize("progresses", [False, True])
+def test_who_is_given_up_ends_in_haste_unless_it_has_gone_on_before(progresses, lobby, pair):
+    """Later refusals of one that went on linger as others do, or a reset might reach its client before them."""
+    connection, client = pair
+    waiting = started(lambda: (connection.begin(HEAD, 5.0), connection.receive(100), connection.end_stage()))
+    assert lobby.shed()  # not on the loop: it takes effect when that has its turn
+    if progresses:
+        connection.end_stage()
+        client.send(b"one")
+        waiting.get(timeout=5)
+    else:
+        with pytest.raises(Refused, match="out of connections"):
+            waiting.get(timeout=5)
+    assert connection.hurried is not progresses
+
+
 def test_the_loop_has_its_turn_before_a_request_that_is_there_already(pair):
     connection, client = pair
     other, its_client = socket.socketpair()

@@ -123,4 +123,4 @@ def test_a_client_may_vanish_at_any_time(how, data, worker):
                 client.head()
         client.reset() if how == "resets" else client.sock.close()
     assert worker.ask(get("/health")).body == b"ok"
-    assert not [line for line in worker.service.lines if "Traceback" in line or "[ERROR]" in line]
+    assert not [line for line in worker.lines if "Traceback" in line or "[ERROR]" in line]

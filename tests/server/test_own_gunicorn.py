@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
 import tiny
-from command_line import environment
-from serve_process import SECONDS, Serve
+from live_worker import gunicorn, run_gunicorn
+from serve_process import Serve
 
 LOADER = "embed.server:create_app"
 
@@ -19,19 +17,9 @@ def model(tmp_path_factory):
     return tiny.make("xlmr", tmp_path_factory.mktemp("gunicorn") / "tiny")
 
 
-def gunicorn(*arguments):
-    return [sys.executable, "-m", "gunicorn", "--no-control-socket", "--bind", "127.0.0.1:0", *arguments]
-
-
-def run(*arguments, **env):
-    """Run gunicorn until it ends by itself; return its exit code and what it said."""
-    done = subprocess.run(gunicorn(*arguments), env=environment(**env), capture_output=True, text=True, timeout=SECONDS)
-    return done.returncode, done.stderr
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_and_ends(model, number):
-    with Serve(command=gunicorn("-k", "embed.server.Worker", f'{LOADER}("{model}", token="s3cret")')) as service:
+    with Serve(command=gunicorn(f'{LOADER}("{model}", token="s3cret")')) as service:
         assert "(tiny, 32 dimensions" in service.ready()
         assert service.embed("hello").status == 401
         assert service.embed("hello", Authorization="Bearer s3cret").status == 200
@@ -40,13 +28,13 @@ def test_it_serves_and_ends(model, number):
 
 def test_what_is_not_given_is_read_from_variables(model):
     env = {"EMBED_MODEL": str(model), "EMBED_MAX_TEXTS": "1"}
-    with Serve(command=gunicorn("-k", "embed.server.Worker", f"{LOADER}()"), env=env) as service:
+    with Serve(command=gunicorn(f"{LOADER}()"), env=env) as service:
         service.ready()
         assert service.embed(["a", "b"]).status == 413
 
 
 def test_a_reload_serves_on(model):
-    with Serve(command=gunicorn("-k", "embed.server.Worker", f'{LOADER}("{model}")')) as service:
+    with Serve(command=gunicorn(f'{LOADER}("{model}")')) as service:
         service.ready()
         service.send(signal.SIGHUP)
         service.ready()
@@ -56,14 +44,14 @@ def test_a_reload_serves_on(model):
 
 @pytest.mark.parametrize("worker", ["sync", "gthread", "gevent"])
 def test_another_worker_class_is_refused_in_one_sentence(model, worker):
-    code, said = run("-k", worker, "--log-level", "critical", f'{LOADER}("{model}")')
+    code, said = run_gunicorn("-k", worker, "--log-level", "critical", f'{LOADER}("{model}")')
     assert code != 0
     assert said.count("\n") == 1
     assert "start gunicorn with -k embed.server.Worker" in said
 
 
 def test_loading_before_the_fork_is_refused_in_one_sentence(model):
-    code, said = run("-k", "embed.server.Worker", "--preload", "--log-level", "critical", f'{LOADER}("{model}")')
+    code, said = run_gunicorn("--preload", "--log-level", "critical", f'{LOADER}("{model}")')
     assert code != 0
     assert [line for line in said.splitlines() if line] == [said.strip()]
     assert "without --preload" in said
@@ -73,19 +61,23 @@ def test_loading_before_the_fork_is_refused_in_one_sentence(model):
     ("call", "said"),
     [
         ("()", "no model given"),
-        ('("MODEL", frobnicate=1)', "create_app knows no frobnicate"),
+        ('("MODEL", frobnicate=1)', "create_app knows no frobnicate; it takes model, token, token_file, model_name,"),
+        ('("MODEL", addr="127.0.0.1:1")', "create_app takes no addr; tell gunicorn, with --bind"),
+        ('("MODEL", graceful_s=5)', "create_app takes no graceful_s; tell gunicorn, with --graceful-timeout"),
+        ('("MODEL", access_log=True)', "create_app takes no access_log; tell gunicorn, with --access-logfile"),
+        ('("MODEL", log_level="debug")', "create_app takes no log_level; tell gunicorn, with --log-level"),
         ('("MODEL", token="")', "is empty"),
     ],
 )
 def test_a_refused_setting_is_told_in_one_sentence(model, call, said):
     call = call.replace("MODEL", str(model))
-    code, err = run("-k", "embed.server.Worker", "--log-level", "critical", LOADER + call)
+    code, err = run_gunicorn("--log-level", "critical", LOADER + call)
     assert code != 0
     assert (err.count("\n"), said in err) == (1, True), err
 
 
 def test_a_model_that_cannot_be_loaded_ends_it(tmp_path):
-    code, said = run("-k", "embed.server.Worker", "--log-level", "critical", f'{LOADER}("{tmp_path}/nowhere")')
+    code, said = run_gunicorn("--log-level", "critical", f'{LOADER}("{tmp_path}/nowhere")')
     assert code != 0
     assert (
         said == f"embed: error: there is no model folder '{tmp_path}/nowhere'; pass the path of one, or the name demo\n"

@@ -22,7 +22,10 @@ from pathlib import Path
 import pytest
 import tiny
 from command_line import environment
+from raw_http import Client, post
 from serve_process import SECONDS, InBackground, Serve, alive, children_of, wait_until
+
+from embed.server.master import HANGUP_S
 
 SLOW = {"EMBED_ISA": "scalar"}  # with --threads 1 a text of 32 tokens takes 2 ms
 
@@ -320,6 +323,24 @@ def test_what_is_not_done_in_the_grace_period_gets_a_503(model):
         assert answer.result().status == 503
 
 
+def test_an_answer_that_is_cut_off_shows_in_the_exit_code(model):
+    with Serve(model, "--graceful", "1", "--max-texts", "30000") as service:
+        service.ready()
+        with Client(service.port, receive_bytes=4096) as client, service.connect():  # idle: nothing of it is lost
+            client.send(post("/create_embedding", json.dumps({"text": ["hello"] * 30_000}).encode()))
+            assert client.head()[0] == 200
+            assert service.end() == 1
+
+
+def test_what_a_reload_cut_off_is_no_part_of_the_exit_code(model):
+    with Serve(model, "--graceful", "0") as service:
+        service.ready()
+        os.kill(service.worker, signal.SIGSTOP)  # it has to be killed
+        service.send(signal.SIGHUP)
+        service.ready()
+        assert service.end() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH])
 def test_other_signals_change_nothing(model, number):
     with Serve(model) as service:
@@ -361,13 +382,18 @@ def test_a_reload_starts_the_new_worker_after_the_old_has_gone(model):
         first = post_in_background(service, 256)
         service.send(signal.SIGHUP)
         second = InBackground(service.embed, "hello")  # comes while nobody accepts, and is not refused
-        assert service.workers() == [old]
+        wait_until(lambda: has_loaded(service, times=2), "the new worker")
         service.ready()
         assert first.result().status == 200
         assert second.result().status == 200
         assert not alive(old)
         assert service.worker != old
         assert service.end() == 0
+
+
+def has_loaded(service, times):
+    assert len(service.workers()) <= 1
+    return len(service.lines) == times
 
 
 def test_clients_notice_nothing_of_reloads(model):
@@ -474,12 +500,13 @@ def test_a_killed_worker_is_replaced_ever_more_slowly(model):
 
 
 @contextlib.contextmanager
-def terminal_service(model):
+def terminal_service(model, hangups=signal.SIG_DFL):
     """Run the service in the foreground of a terminal of its own."""
     master, slave = pty.openpty()
 
     def control():
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, hangups)
 
     try:
         with Serve(model, "--threads", "1", env=SLOW, start_new_session=True, preexec_fn=control) as service:
@@ -504,6 +531,18 @@ def test_closing_the_window_ends_it(model):
     with terminal_service(model) as (service, terminal):
         os.close(terminal)
         assert service.wait() == 0
+
+
+def test_with_nohup_it_outlives_its_window_and_can_be_reloaded(model):
+    with terminal_service(model, signal.SIG_IGN) as (service, terminal):
+        worker = service.worker
+        os.close(terminal)
+        time.sleep(HANGUP_S + 0.5)  # so long a hang-up is taken for the window's
+        assert service.worker == worker
+        service.send(signal.SIGHUP)
+        service.ready()
+        assert service.worker != worker
+        assert service.end() == 0
 
 
 # --- systemd

@@ -116,6 +116,23 @@ def test_the_token_is_in_no_representation():
     assert read().secret() is None
 
 
+@pytest.mark.parametrize("name", ["token", "token_file"])
+def test_a_given_token_takes_the_place_of_both_variables(name):
+    for environ in (
+        {"EMBED_TOKEN": "other"},
+        {"EMBED_TOKEN_FILE": "/other"},
+        {"EMBED_TOKEN": "", "EMBED_TOKEN_FILE": ""},
+    ):
+        settings = read({name: "given"}, **environ)
+        assert {"token": settings.token, "token_file": settings.token_file} == {
+            "token": None,
+            "token_file": None,
+            name: "given",
+        }
+    with pytest.raises(OptionError, match="not both"):
+        read(EMBED_TOKEN="a", EMBED_TOKEN_FILE="b").secret()
+
+
 @pytest.mark.parametrize("text", ["", " "])
 def test_a_blank_token_variable_closes_the_service_rather_than_opens_it(text):
     """As `EMBED_TOKEN=$UNSET` makes it."""

@@ -6,16 +6,14 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
+import threading
 import time
 
 import pytest
-from command_line import environment
 from gunicorn.config import Config
-from live_worker import TESTS, LiveWorker, running_worker
+from live_worker import LiveWorker, run_gunicorn, running_worker
 from raw_http import SECONDS, Ended, get, post
-from serve_process import alive, wait_until
+from serve_process import InBackground, alive, wait_until
 
 from embed.server.listener import url_of
 from embed.server.worker import Worker
@@ -23,32 +21,10 @@ from embed.server.worker import Worker
 # --- the start
 
 
-def start(app: str, *options: str, **settings: str) -> tuple[int, str]:
-    """Run gunicorn until it ends by itself; return its exit code and what it said."""
-    command = [
-        sys.executable,
-        "-m",
-        "gunicorn",
-        "--no-control-socket",
-        "-k",
-        "embed.server.Worker",
-        "-b",
-        "127.0.0.1:0",
-    ]
-    done = subprocess.run(
-        [*command, "--log-level=warning", *options, app],
-        env=environment(PYTHONPATH=TESTS, **settings),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    return done.returncode, done.stderr
-
-
 def test_one_line_says_where_it_listens(tmp_path):
     path = tmp_path / "socket"
     with running_worker("-b", "[::1]:0", "-b", f"unix:{path}") as worker:
-        (line,) = [line for line in worker.service.lines if line.startswith("embed: ")]
+        (line,) = [line for line in worker.lines if line.startswith("embed: ")]
         assert f"embed: listening on http://127.0.0.1:{worker.port} and http://[::1]:" in line
         assert line.endswith(f" and unix:{path} (stub)")
         with worker.client() as client:
@@ -72,7 +48,7 @@ def unix_socket(path):
 
 
 def test_a_model_that_cannot_be_loaded_at_the_start_ends_the_server():
-    code, said = start("worker_app:create(fails='no model')")
+    code, said = run_gunicorn("worker_app:create(fails='no model')")
     assert (code, said.count("embed:")) == (4, 1)
     assert "embed: error: no model; bring it back\n" in said
     assert "Traceback" not in said
@@ -80,11 +56,10 @@ def test_a_model_that_cannot_be_loaded_at_the_start_ends_the_server():
 
 def test_a_later_worker_stays_where_the_model_cannot_be_loaded(tmp_path):
     with running_worker(app=f"worker_app:create_once('{tmp_path}/flag')") as worker:
-        first = worker.pid
+        first = worker.worker
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: "could not be loaded: it has gone; bring it back" in worker.log(), "the second worker")
-        assert worker.ask(get("/health")).status == 200
-        assert worker.pid != first
+        assert worker.state()["pid"] != first
 
 
 @pytest.mark.parametrize(
@@ -95,7 +70,7 @@ def test_a_later_worker_stays_where_the_model_cannot_be_loaded(tmp_path):
     ],
 )
 def test_an_application_that_cannot_run_ends_the_server_with_one_sentence(app, sentence):
-    code, said = start(app)
+    code, said = run_gunicorn(app)
     assert code == 4
     assert f"embed: error: {sentence}" in said
     assert "Traceback" not in said
@@ -120,12 +95,12 @@ def test_settings_under_which_it_cannot_run_are_refused(word):
 
 
 def test_a_refusal_is_one_sentence_before_anything_starts():
-    code, said = start("worker_app:create()", "--preload")
+    code, said = run_gunicorn("--preload", "--log-level=warning", "worker_app:create()")
     assert (code, said.strip()) == (
         1,
         "Error: the model's threads don't survive a fork; leave out --preload (preload_app)",
     )
-    code, said = start("worker_app:create()", EMBED_LIMIT_IDLE_S="never")
+    code, said = run_gunicorn("--log-level=warning", "worker_app:create()", EMBED_LIMIT_IDLE_S="never")
     assert (code, said.strip()) == (1, "Error: EMBED_LIMIT_IDLE_S is 'never'; a number above 0 is expected")
 
 
@@ -145,14 +120,18 @@ def test_nothing_is_monkey_patched():
 # --- the end
 
 
-def seconds_to_end(worker: LiveWorker) -> float:
+LONG_S = 60  # twice the grace period, and what the tests' helpers wait
+
+
+def ends_at_once(worker: LiveWorker) -> bool:
+    """Wait for its end, and tell whether that was long before the grace period's."""
     began = time.monotonic()
-    assert worker.service.wait() == 0
-    return time.monotonic() - began
+    assert worker.wait() == 0
+    return time.monotonic() - began < 10
 
 
 def terminate(worker: LiveWorker) -> None:
-    worker.service.send(signal.SIGTERM)
+    worker.send(signal.SIGTERM)
 
 
 def test_an_idle_server_ends_at_once():
@@ -160,7 +139,7 @@ def test_an_idle_server_ends_at_once():
         assert kept.is_open()
         terminate(worker)
         assert kept.has_ended()
-        assert seconds_to_end(worker) < 1.5
+        assert ends_at_once(worker)
         assert "app: closed" in worker.log()
         assert "cut off" not in worker.log()
 
@@ -169,19 +148,16 @@ def test_what_runs_is_answered_and_who_is_idle_goes_at_once():
     with running_worker() as worker, worker.client() as kept, worker.client() as asking, worker.client() as uploading:
         assert kept.is_open()
         uploading.send(post("/echo", b"hello")[:-1])
-        asking.send(get("/slow?seconds=1.2"))
+        asking.send(get("/slow?seconds=3"))
         worker.wait_for(lambda state: state["calls"].get("slow"), "the request to run")
-        began = time.monotonic()
         terminate(worker)
         assert kept.has_ended()
-        assert time.monotonic() - began < 1
+        assert asking.hears_nothing()  # not only when it was done
         reply = uploading.ask(b"o")
         assert (reply.body, reply.closes) == (b"hello", True)
         reply = asking.answer()
         assert (reply.body, reply.closes) == (b"slow", True)
-        answered = time.monotonic()
-        seconds_to_end(worker)
-        assert time.monotonic() - answered < 0.6  # its next look at the clock is 0.8 s away
+        assert ends_at_once(worker)
 
 
 def test_clients_that_connected_or_asked_before_the_end_are_answered():
@@ -201,7 +177,7 @@ def test_clients_that_connected_or_asked_before_the_end_are_answered():
             assert (reply.body, reply.closes) == (b"ok", True)
         assert late.ask(get("/health")).body == b"ok"  # it had connected, and has a moment to ask
         assert silent.has_ended()
-        assert seconds_to_end(worker) < 4
+        assert ends_at_once(worker)
 
 
 def test_before_the_grace_period_ends_all_that_waits_is_given_up():
@@ -212,20 +188,20 @@ def test_before_the_grace_period_ends_all_that_waits_is_given_up():
         began = time.monotonic()
         terminate(worker)
         assert waiting.answer().body == b"waited"  # the application's `abandon` has it answered
-        assert 0.5 < time.monotonic() - began < 2.4
+        assert time.monotonic() - began > 0.5
         with pytest.raises(Ended):
             stuck.answer()
-        assert worker.service.wait() == 0
+        assert worker.wait() == 0
         assert "1 connections are cut off" in worker.log()
         assert "app: closed" in worker.log()
 
 
 def test_quit_ends_at_once():
     with running_worker() as worker, worker.client() as asking:
-        asking.send(get("/slow?seconds=9"))
+        asking.send(get(f"/slow?seconds={LONG_S}"))
         worker.wait_for(lambda state: state["calls"].get("slow"), "the request to run")
-        worker.service.send(signal.SIGQUIT)
-        assert seconds_to_end(worker) < 1.5
+        worker.send(signal.SIGQUIT)
+        assert ends_at_once(worker)
         with pytest.raises(Ended):
             asking.answer()
 
@@ -233,37 +209,44 @@ def test_quit_ends_at_once():
 def test_ctrl_c_is_the_masters_business():
     """It reaches the whole process group."""
     with running_worker() as worker:
-        os.kill(worker.pid, signal.SIGINT)
+        os.kill(worker.worker, signal.SIGINT)
         with worker.client() as client:
             assert client.is_open()
-            os.kill(worker.pid, signal.SIGINT)
+            os.kill(worker.worker, signal.SIGINT)
             assert client.is_open()
 
 
-def test_without_its_master_a_worker_ends():
-    with running_worker() as worker, worker.client() as asking:
-        asking.send(get("/slow?seconds=9"))
+@pytest.mark.parametrize("app", ["create", "create_on_an_old_kernel"])
+def test_without_its_master_a_worker_ends(app):
+    with running_worker(app=f"worker_app:{app}()") as worker, worker.client() as asking:
+        asking.send(get(f"/slow?seconds={LONG_S}"))
         worker.wait_for(lambda state: state["calls"].get("slow"), "the request to run")
-        pid = worker.pid
-        worker.service.send(signal.SIGKILL)
-        began = time.monotonic()
-        wait_until(lambda: not alive(pid), "the worker to end")
-        assert time.monotonic() - began < 1.5
+        pid = worker.worker
+        worker.send(signal.SIGKILL)
+        wait_until(lambda: not alive(pid), "the worker to end", seconds=10)
         wait_until(lambda: "the master process is gone" in worker.log(), "its last word")
 
 
 def test_a_reload_loses_no_request():
     with running_worker() as worker, worker.client() as asking:
-        first = worker.pid
+        first = worker.worker
         asking.send(get("/slow?seconds=1"))
         worker.wait_for(lambda state: state["calls"].get("slow"), "the request to run")
-        worker.service.send(signal.SIGHUP)
-        until = time.monotonic() + 1.5
-        while time.monotonic() < until:
-            assert worker.ask(get("/health", "Connection: close")).status == 200
+        over = threading.Event()
+
+        def work():
+            statuses = set()
+            while not over.is_set():
+                statuses.add(worker.ask(get("/work", "Connection: close")).status)
+            return statuses
+
+        clients = [InBackground(work) for _ in range(4)]
+        worker.send(signal.SIGHUP)
         assert asking.answer().body == b"slow"
         wait_until(lambda: not alive(first), "the old worker to end")
-        assert worker.pid != first
+        assert worker.state()["pid"] != first
+        over.set()
+        assert [client.result() for client in clients] == [{200}] * 4
 
 
 def test_a_worker_can_be_replaced_after_so_many_requests():
@@ -274,9 +257,8 @@ def test_a_worker_can_be_replaced_after_so_many_requests():
 
 def test_a_loop_that_stands_still_says_where_and_is_replaced():
     with running_worker("--timeout", "2") as worker, worker.client() as client:
-        first = worker.pid
+        first = worker.worker
         client.send(get("/freeze?seconds=60"))
         wait_until(lambda: "the event loop stood still" in worker.log(), "the worker to be ended")
         assert "in get_freeze" in worker.log()
-        assert worker.ask(get("/health")).status == 200
-        assert worker.pid != first
+        assert worker.state()["pid"] != first
