@@ -73,9 +73,17 @@ class Embedder:
         return dict(self._metadata.prompts)
 
     def tokenize(
-        self, texts: Iterable[str], *, prompt: str | None = None, prompt_name: str | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        count_all: bool = True,
     ) -> list[TokenizedText]:
         """Return each text's token ids, cut to `maxseq`, and how many tokens it had before.
+
+        With `count_all` false a text far longer than `maxseq` is only tokenised as far as needed, and its `tokens` is
+        then some number above it.
 
         `ids` is (length) int32, special tokens included; `truncated` tells whether `tokens` exceeded `maxseq`. The
         prompt is put before every text. Raises `TextTypeError` or `TextError`, with the text's index, for what is
@@ -86,7 +94,7 @@ class Embedder:
         if prefix:
             # what isn't a string is left for the tokenizer to refuse by index
             texts = [prefix + text if isinstance(text, str) else text for text in texts]
-        return self._tokenizer.encode(texts, self.maxseq)
+        return self._tokenizer.encode(texts, self.maxseq, count_all=count_all)
 
     def encode(
         self,

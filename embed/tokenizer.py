@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from embed import head
 from embed.charsmap import sound_charsmaps
 from embed.config import ModelConfig
 from embed.errors import ModelError, OptionError, TextError, TextTypeError
@@ -49,6 +50,7 @@ class Tokenizer:
         """Take a library tokenizer that neither cuts nor pads, and how many special tokens it adds to a text."""
         self._library = library
         self._special_tokens = special_tokens
+        self._splits_locally = head.splits_locally(library)
 
     @classmethod
     def from_directory(cls, directory: Path, config: ModelConfig, *, lowercase: bool = False) -> Tokenizer:
@@ -68,8 +70,11 @@ class Tokenizer:
         _check_ids(path, library, special_ids, config.vocab)
         return cls(library, len(special_ids))
 
-    def encode(self, texts: Sequence[str], maxseq: int) -> list[TokenizedText]:
+    def encode(self, texts: Sequence[str], maxseq: int, *, count_all: bool = True) -> list[TokenizedText]:
         """Return the ids of each text, at most `maxseq`.
+
+        With `count_all` false a text far longer than that is only tokenised as far as needed: its `tokens` is then
+        some number above `maxseq`.
 
         Raises `TextTypeError` or `TextError`, with the text's index, for what is not a string, holds a lone
         surrogate, has no tokens, or makes the library fail; `OptionError` if `maxseq` leaves no room for text.
@@ -81,23 +86,37 @@ class Tokenizer:
             )
         for index, text in enumerate(texts):
             _check_text(text, index)
-        tokenized: list[TokenizedText] = []
-        for first, last in slices(texts, _SLICE_CHARACTERS):
-            for encoding in self._encodings(texts[first:last], first):
-                tokenized.append(_cut(encoding, maxseq, index=len(tokenized)))
-        return tokenized
+        tokenized: dict[int, TokenizedText] = {}
+        for index, text in enumerate(texts):
+            if not count_all and (encoding := self._head(text, maxseq, index)) is not None:
+                tokenized[index] = _cut(encoding, maxseq, index=index)
+        rest = [index for index in range(len(texts)) if index not in tokenized]
+        for first, last in slices([texts[index] for index in rest], _SLICE_CHARACTERS):
+            for index, encoding in zip(rest[first:last], self._encodings(texts, rest[first:last]), strict=True):
+                tokenized[index] = _cut(encoding, maxseq, index=index)
+        return [tokenized[index] for index in range(len(texts))]
 
-    def _encodings(self, texts: Sequence[str], first: int) -> list[tokenizers.Encoding]:
+    def _head(self, text: str, maxseq: int, index: int) -> tokenizers.Encoding | None:
+        """Return the encoding of a head of `text` that is enough for `maxseq` tokens; None if there is none."""
+        length = head.CHARACTERS + head.CHARACTERS_PER_TOKEN * maxseq
+        while self._splits_locally and length < len(text):
+            encoding = self._encoding(text[:length], index)
+            if head.sure_tokens(encoding) > maxseq:
+                return encoding
+            length *= head.GROWTH
+        return None
+
+    def _encodings(self, texts: Sequence[str], indices: Sequence[int]) -> list[tokenizers.Encoding]:
         try:
-            return self._library.encode_batch_fast(list(texts))
+            return self._library.encode_batch_fast([texts[index] for index in indices])
         except BaseException as ex:
             if _library_reason(ex) is None:
                 raise
-        return [self._encoding(text, first + i) for i, text in enumerate(texts)]  # to find out which one it was
+        return [self._encoding(texts[index], index) for index in indices]  # to find out which one it was
 
     def _encoding(self, text: str, index: int) -> tokenizers.Encoding:
         try:
-            return self._library.encode_batch_fast([text])[0]
+            return self._library.encode(text)  # the fast variant doesn't tell words apart
         except BaseException as ex:
             if (reason := _library_reason(ex)) is None:
                 raise

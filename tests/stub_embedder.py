@@ -40,7 +40,7 @@ class StubEmbedder:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def tokenize(self, texts: Sequence[str]) -> list[StubText]:
+    def tokenize(self, texts: Sequence[str], *, count_all: bool = True) -> list[StubText]:
         return [self._tokenized(text) for text in texts]
 
     def encode_chunk(self, tokenized: Sequence[StubText], *, normalize: bool) -> NDArray[np.float32]:

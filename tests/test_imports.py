@@ -23,7 +23,7 @@ LEVELS: tuple[set[str], ...] = (
     {"errors", "version"},
     # Leaves: know files, texts and numbers, but no device.
     {"batching", "console", "files", "lines", "machine", "progress"},
-    {"charsmap", "checkpoint", "config", "demo", "output"},
+    {"charsmap", "checkpoint", "config", "demo", "head", "output"},
     {"metadata", "models", "tokenizer", "weights"},
     # The forward and its devices.
     {"backend"},
@@ -49,7 +49,7 @@ DOORS: dict[str, set[str]] = {
     "orjson": {"output", "server"},
     "prometheus_client": {"server"},
     "safetensors": {"checkpoint"},
-    "tokenizers": {"tokenizer"},
+    "tokenizers": {"head", "tokenizer"},
 }
 EVERYWHERE = {"numpy", "cython", "libc", "libcpp", "cpython"} | set(sys.stdlib_module_names)
 

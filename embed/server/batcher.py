@@ -1,7 +1,8 @@
 """Requests into chunks: what the model computes together, so that it is busy and nobody waits for long.
 
 A chunk takes one text from each waiting request in turn, longest first within a request, until its tokens are used up.
-So a request of thousands of texts fills whatever room the others leave, and a short one is in the very next chunk.
+So a request of thousands of texts fills whatever room the others leave, and a short one is in the very next chunk,
+which is then half as large, since the short one waits for all of it.
 
     waiting: A [9 7 5 5], B [3], C [4 2]     a chunk of 20 tokens: A9 B3 C4 C2     then: A7 A5 A5
 """
@@ -22,6 +23,7 @@ from embed.tokenizer import TokenizedText
 CHUNK_S = 0.25  # of computing: what a short text waits for at most before its own chunk
 # Before anything was measured: small enough for BGE-M3 on two cores (330 tokens/s), soon corrected on what is faster.
 FIRST_CHUNK_TOKENS = 256
+SHORT = 8  # a request is short if so many like it fit into a chunk
 FORGET = 0.75  # the weight of everything measured so far against the next chunk, which has weight 1
 
 
@@ -35,6 +37,7 @@ class Job:
         self.texts = texts
         self.normalize = normalize
         self.tokens = 0
+        self.waiting_tokens = 0  # of the texts that are in no chunk yet
         self.queued_tokens = 0  # those of `tokens` that count in the queue's bound
         self.tokenized: Sequence[TokenizedText] = ()
         self.vectors = np.empty((0, 0), np.float32)
@@ -49,12 +52,9 @@ class Job:
     def fill(self, tokenized: Sequence[TokenizedText], dimension: int) -> None:
         """Take the texts' tokens, before the model thread is given the job."""
         self.tokenized = tokenized
-        self.tokens = sum(len(text.ids) for text in tokenized)
+        self.tokens = self.waiting_tokens = sum(len(text.ids) for text in tokenized)
         self.vectors = np.empty((len(tokenized), dimension), np.float32)
         self._order = sorted(range(len(tokenized)), key=lambda i: -len(tokenized[i].ids))
-
-    def leave(self) -> None:
-        self.leaving = True
 
     @property
     def waits(self) -> bool:
@@ -71,8 +71,10 @@ class Job:
 
     def take(self) -> int:
         """Return the index of the next text, the longest of those left."""
+        index = self._order[self._taken]
         self._taken += 1
-        return self._order[self._taken - 1]
+        self.waiting_tokens -= len(self.tokenized[index].ids)
+        return index
 
     def put(self, index: int, vector: NDArray[np.float32]) -> None:
         self.vectors[index] = vector
@@ -120,7 +122,11 @@ class Batcher:
         first = staying[0]
         self._jobs.remove(first)
         self._jobs.append(first)  # the next chunk begins with another
-        return _fill(deque(job for job in staying if job.normalize == first.normalize), tokens)
+        alike = [job for job in staying if job.normalize == first.normalize]
+        short = [job for job in alike if job.waiting_tokens * SHORT <= tokens]
+        if not short or len(short) == len(alike):
+            return _fill(deque(alike), tokens)
+        return _fill(deque(dict.fromkeys([first, *short, *alike])), tokens // 2)
 
 
 def _fill(jobs: deque[Job], tokens: int) -> list[Item]:

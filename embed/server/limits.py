@@ -25,7 +25,7 @@ class Limits:
     request_s: float = 600.0  # from the end of the head to the end of the answer; longer is a 504
     linger_s: float = 2.0  # for the peer to read a refusal before its unread bytes turn it into a reset
     connections: int = 2000  # at most; fewer where descriptors are short
-    commas: int = 500_000  # in a JSON body, and half as many colons or brackets: bounds what parsing it can cost
+    commas: int = 250_000  # in a JSON body, and half as many colons or brackets: bounds what parsing it can cost
     queue_requests: int = 1024  # waiting for the model; more is a 429
     queue_tokens: int = 2_000_000
     queue_texts: int = 65_536  # their vectors are 256 MB at BGE-M3's 1,024 dimensions

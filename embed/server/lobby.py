@@ -51,6 +51,12 @@ class Lobby:
             else:
                 connection.interrupt(Dropped())
 
+    def refuse_arrivals(self) -> None:
+        """Refuse the requests that are still arriving."""
+        for stage in (HEAD, BODY):
+            for connection in list(self._waiting[stage]):
+                self._give_up(connection, Refused(503, "the service is ending; send the request again"))
+
     def shed(self) -> bool:
         """Give up the connection that can best be spared; False if none waits for its client."""
         for stage in STAGES:

@@ -27,6 +27,7 @@ from embed.tokenizer import TokenizedText, slices
 LOAD_AGAIN_S = 5.0  # after a load that failed, requests get its error for so long before one of them tries anew
 ENDING = "the service is ending; send the request again"
 STUCK_S = 300.0  # a chunk is sized for a quarter of a second; a single text of 8,192 tokens may take a minute
+MOST_LEAVING = 64  # clients that have shut their sending side and may wait for an answer: each holds a connection
 INLINE_CHARACTERS = 1000  # tokenised in 0.1 ms, about what two thread switches cost
 TEXT_CHARACTERS = 50  # what a text costs to tokenise though it's empty: 4 us, as much as so many characters
 SLICE_CHARACTERS = 1 << 16  # tokenised at once, 15 to 80 ms; then others have a turn
@@ -73,7 +74,7 @@ class Service:
         self._limits = limits
         self._metrics = metrics
         self._offload = Offload()
-        self._large = Semaphore()  # a text of megabytes takes seconds and a gigabyte to tokenise: one at a time
+        self._large = Semaphore()  # megabytes without spaces may take seconds and a gigabyte: one at a time
         self._waiting: dict[Job, None] = {}  # oldest first
         self._waiting_texts = 0
         self._waiting_tokens = 0
@@ -96,7 +97,7 @@ class Service:
         self._waiting_texts += job.texts
         lost = ConnectionResetError("the client hung up")
         try:
-            with connection.watch(job.leave, lambda: self._give_up(job, lost)):
+            with connection.watch(lambda: self._leave(job), lambda: self._give_up(job, lost)):
                 self._compute(job, texts)
         finally:  # an answer, or an error, or the deadline
             self._release(job)
@@ -191,14 +192,14 @@ class Service:
     def _tokenize(self, embedder: Embedder, texts: Sequence[str], job: Job) -> list[TokenizedText]:
         """Return the texts' tokens: of a few short ones at once, of others in slices, on native threads."""
         if sum(map(len, texts)) + TEXT_CHARACTERS * len(texts) <= INLINE_CHARACTERS:
-            return embedder.tokenize(texts)
+            return embedder.tokenize(texts, count_all=False)
         tokenized: list[TokenizedText] = []
         for first, last in slices(texts, SLICE_CHARACTERS):
             part = texts[first:last]
             with self._large if len(part[0]) > SLICE_CHARACTERS else contextlib.nullcontext():
                 self._raise_error_of(job)
                 try:
-                    tokenized += self._offload(embedder.tokenize, part)
+                    tokenized += self._offload(embedder.tokenize, part, count_all=False)
                 except TextError as ex:
                     raise ex.counted_from(first) from ex
         return tokenized
@@ -206,6 +207,13 @@ class Service:
     def _raise_error_of(self, job: Job) -> None:
         if job.error is not None:
             raise job.error
+
+    def _leave(self, job: Job) -> None:
+        """Let everybody else go first, since the client may have gone; of those that may have, only some can wait."""
+        job.leaving = True
+        leaving = [job for job in self._waiting if job.leaving]
+        if len(leaving) > MOST_LEAVING:
+            self._give_up(leaving[0], ConnectionResetError("the client seems to have gone"))
 
     def _give_up(self, job: Job, error: Exception) -> None:
         """Compute a job no further, and have its greenlet raise `error`."""

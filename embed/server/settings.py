@@ -15,6 +15,7 @@ from embed.machine import DEVICES, thread_count
 
 DEFAULT_ADDRESS = "127.0.0.1:8000"
 MAX_GRACEFUL_S = 86_400
+MAX_TEXTS = 1_000_000
 SECRET = ("token", "token_file")  # two ways of saying one thing
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -68,8 +69,8 @@ class Settings:
             if value is not None and value not in choices:
                 raise OptionError(f"{name} {value!r} is not one of {', '.join(choices)}")
         thread_count(self.threads)
-        if self.max_texts < 1:
-            raise OptionError(f"max-texts {self.max_texts}: at least 1 is needed")
+        if not 1 <= self.max_texts <= MAX_TEXTS:
+            raise OptionError(f"max-texts {self.max_texts}: 1 to {MAX_TEXTS:,} can be taken")
         if not 0 <= self.graceful_s <= MAX_GRACEFUL_S:
             raise OptionError(f"graceful {self.graceful_s}: 0 to {MAX_GRACEFUL_S} seconds can be waited")
         self.secret()

@@ -35,8 +35,10 @@ from embed.server.master import CUT_OFF
 
 METHODS = ("refused", "drain", "abandon", "close", "on_ready", "on_failure")  # what the worker calls of Application
 SPARE_DESCRIPTORS = 64  # for the model's files, logs, a child process
+ARRIVE_S = 5.0  # after which a request that is still arriving holds up a drain, or a reload, no longer
 ABANDON_S = 2.0  # before the grace period ends: for the answers that say 503
-TRIM_BYTES = 1 << 20  # of bodies: once so much was released, what the allocator keeps of it is given back
+# Of bodies released, and of requests: after so many, what the allocator keeps is given back.
+TRIM_BYTES, TRIM_REQUESTS = 1 << 20, 1000
 SWITCH_S = 0.0005  # for the loop and the model thread to hand the GIL over; at Python's 5 ms, p99 was twice as long
 LAST_S = 0.5  # before the grace period ends, when the master kills
 
@@ -77,7 +79,7 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._hurry = False
         self._reopen = False
         self._status = 0
-        self._trimmed = 0
+        self._trimmed = self._trimmed_nr = 0
         super().init_process()
 
     def init_signals(self) -> None:
@@ -132,8 +134,8 @@ class Worker(base.Worker):  # type: ignore[misc]
         if self._reopen:
             self._reopen = False
             self.log.reopen_files()
-        if self.lobby.released - self._trimmed > TRIM_BYTES:
-            self._trimmed = self.lobby.released
+        if self.lobby.released - self._trimmed > TRIM_BYTES or self.nr - self._trimmed_nr > TRIM_REQUESTS:
+            self._trimmed, self._trimmed_nr = self.lobby.released, self.nr
             _give_memory_back()
         self._wake.wait(min(seconds, self.timeout or seconds))
         self._wake.clear()
@@ -241,7 +243,12 @@ class Worker(base.Worker):  # type: ignore[misc]
         began = time.monotonic()
         abandon_at = began + max(0.0, self.cfg.graceful_timeout - ABANDON_S)
         end_at = began + max(0.0, self.cfg.graceful_timeout - LAST_S)
-        steps = [(min(began + self.refuse_after_s, abandon_at), self.wsgi.drain), (abandon_at, self.wsgi.abandon)]
+        steps = [
+            (min(began + self.refuse_after_s, abandon_at), self.wsgi.drain),
+            (min(began + ARRIVE_S, abandon_at), self.lobby.refuse_arrivals),
+            (abandon_at, self.wsgi.abandon),
+        ]
+        steps.sort(key=lambda step: step[0])
         for listener in self._listeners:
             listener.close(take_waiting=not self.has_successor)
         self.lobby.drain()

@@ -71,6 +71,17 @@ def test_a_short_text_is_in_the_next_chunk_whatever_waits_before_it():
     assert short in {item.job for item in batcher.next_chunk(200)}
 
 
+def test_a_short_request_waits_for_half_a_chunk_of_a_long_one():
+    bulk, short = job_of(*[20] * 500), job_of(3)
+    batcher = batcher_of(bulk, short)
+    tokens = [sum(len(item.text.ids) for item in batcher.next_chunk(200)) for _ in range(2)]
+    assert tokens == [3 + 80, 200]
+
+
+def test_short_requests_among_themselves_fill_a_chunk():
+    assert len(batcher_of(*[job_of(10) for _ in range(30)]).next_chunk(200)) == 20
+
+
 def test_a_text_over_the_budget_is_alone():
     long, short = job_of(5000), job_of(3)
     batcher = batcher_of(long, short)
@@ -100,7 +111,7 @@ def test_a_job_that_was_given_up_is_computed_no_further(give_up):
 def test_who_seems_to_have_gone_waits_for_everybody_else_and_is_served_then():
     leaving, here = job_of(5), job_of(5, 5)
     batcher = batcher_of(leaving, here)
-    leaving.leave()
+    leaving.leaving = True
     assert [item.job for item in batcher.next_chunk(5)] == [here]
     assert [item.job for item in batcher.next_chunk(5)] == [here]
     assert [item.job for item in batcher.next_chunk(5)] == [leaving]

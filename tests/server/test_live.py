@@ -26,7 +26,7 @@ from serve_process import Serve, wait_until
 
 PATH = "/create_embedding"
 SAMPLES = 200
-WORDS = "the quick fox of hello world and lazy dog is a query to passage in".split()
+WORDS = ["the", "quick", "fox", "of", "hello", "world", "and", "lazy", "dog", "is", "a", "query", "to", "passage", "in"]
 
 
 @pytest.fixture(scope="module")

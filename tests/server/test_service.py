@@ -339,7 +339,7 @@ def test_a_text_that_is_long_is_tokenised_off_the_loop(start, embedder):
     service = start(lambda: embedder)
     threads = []
     tokenize = embedder.tokenize
-    embedder.tokenize = lambda texts: threads.append(threading.current_thread()) or tokenize(texts)
+    embedder.tokenize = lambda texts, **how: threads.append(threading.current_thread()) or tokenize(texts)
     answer_of(ask(service, "short"))
     answer_of(ask(service, "long " * 1000))
     assert threads[0] is threading.main_thread()
@@ -354,7 +354,7 @@ class SlowTokenizer(StubEmbedder):
         self.tokenizing = threading.Event()
         self.tokenized = []
 
-    def tokenize(self, texts):
+    def tokenize(self, texts, **how):
         self.tokenized.append(texts[0][:6])
         if len(texts[0]) > service_module.SLICE_CHARACTERS:
             assert self.tokenizing.wait(SECONDS)
@@ -398,7 +398,7 @@ def test_many_empty_texts_are_tokenised_off_the_loop(start, embedder):
     service = start(lambda: embedder)
     threads = []
     tokenize = embedder.tokenize
-    embedder.tokenize = lambda texts: threads.append(threading.current_thread()) or tokenize(texts)
+    embedder.tokenize = lambda texts, **how: threads.append(threading.current_thread()) or tokenize(texts)
     answer_of(ask(service, *[""] * 4096))
     assert threading.main_thread() not in threads
 
@@ -406,7 +406,7 @@ def test_many_empty_texts_are_tokenised_off_the_loop(start, embedder):
 def test_a_text_that_cannot_be_tokenised_is_named_by_its_place_in_the_request(start, embedder):
     service = start(lambda: embedder)
 
-    def tokenize(texts):
+    def tokenize(texts, **how):
         if "bad" in texts:
             raise TextError(f"text {texts.index('bad')} has no tokens", texts.index("bad"))
         return StubEmbedder.tokenize(embedder, texts)
