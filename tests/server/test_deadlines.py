@@ -10,6 +10,9 @@ from live_worker import running_worker
 from raw_http import Client, Ended, chunked, get, post
 
 IDLE_S = 0.7
+# Where a client is to be in time: more than any of its pauses by as much as a busy machine may add.
+PATIENT_S = 2.0
+PAUSE_S = 0.8
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +22,12 @@ def worker():
         yield worker
         state = worker.wait_for(lambda state: state["connections"] == 1, "connections to be given back")
         assert (state["greenlets"], state["buffered"]) == (1, 0)
+
+
+@pytest.fixture(scope="module")
+def patient():
+    with running_worker(EMBED_LIMIT_IDLE_S=str(PATIENT_S), EMBED_LIMIT_BODY_BYTES_PER_S="20000") as worker:
+        yield worker
 
 
 def drip(client: Client, data: bytes, every_s: float) -> None:
@@ -41,10 +50,10 @@ def test_a_client_between_requests_is_dropped_without_a_word(worker):
         assert kept.has_ended()
 
 
-def test_a_request_just_before_the_end_of_the_idle_time_is_answered(worker):
-    with worker.client() as client:
+def test_each_request_begins_the_idle_time_anew(patient):
+    with patient.client() as client:
         for _ in range(3):
-            time.sleep(IDLE_S * 0.6)
+            time.sleep(PAUSE_S)
             assert client.is_open()
 
 
@@ -71,9 +80,9 @@ def test_a_dripping_head_gets_408(worker):
     """Progress doesn't help: a head has its time as a whole."""
     with worker.client() as client:
         began = time.monotonic()
-        drip(client, get("/health", f"X: {'y' * 100}"), 0.1)
+        drip(client, get("/health", f"X: {'y' * 1000}"), 0.1)
         assert client.answer().status == 408
-        assert time.monotonic() - began < 3 * IDLE_S
+        assert time.monotonic() - began < 20  # all of it takes 100 s
 
 
 def test_half_a_pipelined_head_gets_408_after_the_answers_before_it(worker):
@@ -90,15 +99,15 @@ def test_a_body_that_only_drips_gets_408(worker):
         began = time.monotonic()
         drip(client, b"x" * 1000, 0.1)
         assert client.answer().status == 408
-        assert time.monotonic() - began < 3 * IDLE_S
+        assert time.monotonic() - began < 20  # all of it takes 100 s
 
 
-def test_a_slow_body_that_is_fast_enough_is_read(worker):
-    body = bytes(80_000)
-    with worker.client() as client:
+def test_a_slow_body_that_is_fast_enough_is_read(patient):
+    body = bytes(120_000)
+    with patient.client() as client:
         client.send(post("/digest", body)[: -len(body)])
         for start in range(0, len(body), 10_000):
-            time.sleep(0.2)  # 50,000 bytes a second, for 1.6 s
+            time.sleep(0.2)  # 50,000 bytes a second, for 2.4 s
             client.send(body[start : start + 10_000])
         assert client.answer().status == 200
         assert client.is_open()
@@ -106,10 +115,8 @@ def test_a_slow_body_that_is_fast_enough_is_read(worker):
 
 def test_a_body_is_not_waited_for_where_nobody_reads_it(worker):
     with worker.client() as client:
-        began = time.monotonic()
         client.send(get("/nowhere", "Content-Length: 5", method="POST"))
-        assert client.answer().status == 404
-        assert time.monotonic() - began < IDLE_S
+        assert client.answer().status == 404  # and no 408, when it hasn't come
 
 
 def test_a_reader_that_stops_is_dropped(worker):
@@ -120,12 +127,12 @@ def test_a_reader_that_stops_is_dropped(worker):
             client.answer()
 
 
-def test_a_slow_reader_that_makes_progress_gets_all(worker):
-    with worker.client(receive_bytes=65536) as client:
+def test_a_slow_reader_that_makes_progress_gets_all(patient):
+    with patient.client(receive_bytes=65536) as client:
         client.send(get("/large?size=4000000&pieces=3"))
         assert client.head()[0] == 200
         for piece in range(3):
-            time.sleep(IDLE_S * 0.6)
+            time.sleep(PAUSE_S)
             assert client.read(4_000_000) == bytes([piece]) * 4_000_000
         assert client.is_open()
 

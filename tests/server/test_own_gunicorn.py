@@ -63,9 +63,6 @@ def test_loading_before_the_fork_is_refused_in_one_sentence(model):
         ("()", "no model given"),
         ('("MODEL", frobnicate=1)', "create_app knows no frobnicate; it takes model, token, token_file, model_name,"),
         ('("MODEL", addr="127.0.0.1:1")', "create_app takes no addr; tell gunicorn, with --bind"),
-        ('("MODEL", graceful_s=5)', "create_app takes no graceful_s; tell gunicorn, with --graceful-timeout"),
-        ('("MODEL", access_log=True)', "create_app takes no access_log; tell gunicorn, with --access-logfile"),
-        ('("MODEL", log_level="debug")', "create_app takes no log_level; tell gunicorn, with --log-level"),
         ('("MODEL", token="")', "is empty"),
     ],
 )
