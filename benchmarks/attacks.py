@@ -163,10 +163,10 @@ def attacks() -> dict[str, Attack]:
             20, post(["a"] * 500).encode(), receive_bytes=4096, answered=True
         ),
         "40 keep-alive clients that ask again": asking_again,
-        "4 × 15 MB in 1-byte chunks": sending(4, chunks),
-        "4 × 12 MB JSON of 3 M strings": sending(4, bomb(b'"a",')),
-        "4 × 12 MB JSON of 4 M lists": sending(4, bomb(b"[],")),
-        "4 × 12 MB JSON of 2 M nested objects": sending(4, bomb(b'{"a":')),
+        "4 x 15 MB in 1-byte chunks": sending(4, chunks),
+        "4 x 12 MB JSON of 3 M strings": sending(4, bomb(b'"a",')),
+        "4 x 12 MB JSON of 4 M lists": sending(4, bomb(b"[],")),
+        "4 x 12 MB JSON of 2 M nested objects": sending(4, bomb(b'{"a":')),
         "20 embeddings of 500 texts queued": holding(20, post(texts).encode()),
         "4 texts of 1 MB": sending(4, post([" ".join(WORDS * (1_000_000 // len(" ".join(WORDS))))]).encode()),
     }

@@ -276,7 +276,7 @@ def test_refusals_reach_the_client_as_json():
             assert answer.status_code == status
             assert answer.headers["Content-Type"] == "application/json"
             assert list(answer.json) == ["error"]
-        assert ask("/create_embedding", body=b'{"text": "a,,,,"}').status_code == 413
+        assert ask("/create_embedding", body=b'{"text": "a,,,,,,"}').status_code == 413
         assert service.get("/create_embedding").status_code == 400
     assert embedder.chunks == [], "none was computed"
 
