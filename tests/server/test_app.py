@@ -172,7 +172,7 @@ class BrokenTokenizer(StubEmbedder):
         super().__init__()
         self.error = error
 
-    def tokenize(self, texts):
+    def tokenize(self, texts, **how):
         raise self.error
 
 

@@ -11,21 +11,24 @@ import itertools
 import json
 import os
 import re
+import socket
 import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import command_line
 import pytest
 import tiny
+from hostile_clients import answered, asking_again, clients, health_seconds, until_the_end, waiting
 from raw_http import Client, Reply, chunked, get, post
 from serve_process import Serve, wait_until
 
 PATH = "/create_embedding"
-SAMPLES = 200
+Attack = Callable[[Serve], contextlib.AbstractContextManager[object]]
 WORDS = ["the", "quick", "fox", "of", "hello", "world", "and", "lazy", "dog", "is", "a", "query", "to", "passage", "in"]
 
 
@@ -60,10 +63,10 @@ def bulk(texts: int = 500) -> dict[str, list[str]]:
     return {"text": [words(1 + i % 40, i) for i in range(texts)]}
 
 
-def requests() -> list[bytes]:
-    """Sixteen that differ in everything: lengths, number of texts, normalisation, spelling."""
+def requests(longest: int = 90) -> list[bytes]:
+    """Sixteen that differ in everything: lengths, up to `longest` words, number of texts, normalisation, spelling."""
     bodies = [
-        {("text", "texts")[i % 2]: [words(1 + (i * 5 + j * 11) % 90, i + j) for j in range(1 + (i * i) % 9)]}
+        {("text", "texts")[i % 2]: [words(1 + (i * 5 + j * 11) % longest, i + j) for j in range(1 + (i * i) % 9)]}
         | ({} if i % 3 else {"normalize": False})
         for i in range(15)
     ]
@@ -88,7 +91,7 @@ def test_sixteen_at_once_get_byte_for_byte_what_they_get_one_at_a_time(service: 
 
 
 def test_thirty_two_clients_with_fifty_mixed_requests_each_are_all_served(service: Serve) -> None:
-    mixed = [(request, 200) for request in requests()] + [
+    mixed = [(request, 200) for request in requests(longest=10)] + [
         (asking({"text": 5}), 400),
         (asking({"text": [None]}), 400),
         (get("/health"), 200),
@@ -123,176 +126,172 @@ def test_numbers_are_written_as_the_shell_writes_them(service: Serve, model: Pat
 # --- attacks
 
 
-@contextlib.contextmanager
-def repeating(attack: Callable[[], object], count: int) -> Iterator[None]:
-    """Have `count` threads repeat `attack`, whatever becomes of it."""
-    over = threading.Event()
-
-    def run() -> None:
-        while not over.is_set():
-            with contextlib.suppress(OSError):  # a connection that the service ended
-                attack()
-
-    threads = [threading.Thread(target=run) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-
-
-def refused(service: Serve, request: bytes, status: int) -> Callable[[], None]:
-    def attack() -> None:
-        with Client(service.port) as client:
-            client.try_to_send(request)
-            assert client.answer().status == status
-
-    return attack
-
-
 def filled(pattern: bytes, size: int) -> bytes:
     return b'{"text": [' + pattern * (size // len(pattern)) + b"]}"
 
 
-@contextlib.contextmanager
-def json_bombs(service: Serve) -> Iterator[None]:
-    patterns = (b'"a",', b"[],", b'{"a":1},', b"[[[[[[[[")
-    attacks = [refused(service, post(PATH, filled(pattern, 12 << 20)), 413) for pattern in patterns]
-    turns = itertools.cycle(attacks)
-    with repeating(lambda: next(turns)(), 4):
-        yield
+def json_bombs(service: Serve) -> contextlib.AbstractContextManager[object]:
+    """Send what would be parsed for seconds: millions of strings, lists, objects and keys."""
+    patterns = (b'"a",', b"[],", b'{"a":1},', b'{"a":', b"[[[[[[[[")
+    bombs = [post(PATH, filled(pattern, 12 << 20)) for pattern in patterns]
+    return until_the_end(*(answered(service.port, bomb, 413) for bomb in bombs))
 
 
-@contextlib.contextmanager
-def bytes_in_chunks(service: Serve) -> Iterator[None]:
-    with repeating(refused(service, chunked(PATH, b"1\r\nx\r\n" * (1 << 20)), 400), 4):
-        yield
+def bytes_in_chunks(service: Serve) -> contextlib.AbstractContextManager[object]:
+    return until_the_end(*[answered(service.port, chunked(PATH, b"1\r\nx\r\n" * 2_500_000), 400)] * 4)
 
 
 @contextlib.contextmanager
 def embeddings_queued(service: Serve) -> Iterator[None]:
-    request = asking(bulk(200))
-
-    def attack() -> None:
-        with Client(service.port) as client:
-            assert client.ask(request).status == 200
-
-    with repeating(attack, 20):
+    with waiting(service.port, 20, asking(bulk())):
+        wait_until(lambda: queued(service) > 15, "the requests to wait")
         yield
+        assert queued(service) > 0
 
 
 @contextlib.contextmanager
-def readers_that_never_read(service: Serve) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for _ in range(20):
-            client = stack.enter_context(Client(service.port, receive_bytes=4096))
-            client.send(asking({"text": ["a"] * 1000}))  # 3 MB of numbers
+def answers_that_nobody_reads(service: Serve) -> Iterator[None]:
+    with clients(service.port, 20, asking({"text": [""] * 1000}), receive_bytes=4096) as all_:  # 3 MB of numbers
+        for client in all_:
+            assert client.sock.recv(1, socket.MSG_PEEK)
         yield
 
 
-@contextlib.contextmanager
-def idle_connections(service: Serve) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for _ in range(500):
-            stack.enter_context(Client(service.port))
-        yield
+def idle_connections(service: Serve) -> contextlib.AbstractContextManager[object]:
+    return clients(service.port, 500, b"")
 
 
-@contextlib.contextmanager
-def long_texts(service: Serve) -> Iterator[None]:
-    request = asking({"text": "the quick fox " * 30_000})
-
-    def attack() -> None:
-        with Client(service.port) as client:
-            assert client.ask(request).status == 200
-
-    with repeating(attack, 4):
-        yield
+def connections_that_ask_again(service: Serve) -> contextlib.AbstractContextManager[object]:
+    return asking_again(service.port)
 
 
-ATTACKS = [json_bombs, bytes_in_chunks, embeddings_queued, readers_that_never_read, idle_connections, long_texts]
+def long_texts(service: Serve) -> contextlib.AbstractContextManager[object]:
+    return until_the_end(*[answered(service.port, asking({"text": "the quick fox " * 30_000}), 200)] * 4)
 
 
-def health(service: Serve) -> list[float]:
-    """Return how long each answer took, in seconds."""
-    taken = []
-    for _ in range(SAMPLES):
-        began = time.monotonic()
-        with Client(service.port) as client:
-            assert client.ask(get("/health")).json["status"] == "healthy"
-        taken.append(time.monotonic() - began)
-    return taken
+ATTACKS = [
+    json_bombs,
+    bytes_in_chunks,
+    embeddings_queued,
+    answers_that_nobody_reads,
+    idle_connections,
+    connections_that_ask_again,
+    long_texts,
+]
+
+
+@dataclass(frozen=True)
+class State:
+    worker: int
+    resident_mb: float
+    descriptors: int
+    body: bytes  # of one answer
+
+
+@pytest.fixture(scope="module")
+def before(service: Serve) -> State:
+    """Return the state of a worker that has met every attack once, and so has had what it needs at most."""
+    for attack in ATTACKS:
+        with attack(service):
+            health_seconds(service.port, 20)
+    wait_until(lambda: queued(service) == 0, "the queue to be empty")
+    wait_until(lambda: len(descriptors(service.worker)) < 100, "the connections to be given back")
+    body = ask(service, bulk(50)).body
+    return State(service.worker, resident_mb(service.worker), len(descriptors(service.worker)), body)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_health_answers_meanwhile(service: Serve, attack: Callable[[Serve], contextlib.AbstractContextManager]) -> None:
+def test_health_answers_meanwhile_and_all_is_as_before(service: Serve, before: State, attack: Attack) -> None:
     with attack(service):
-        taken = health(service)
+        taken = health_seconds(service.port)
     assert statistics.median(taken) < 0.25
     assert statistics.quantiles(taken, n=100)[98] < 1
+    assert ask(service, bulk(50)).body == before.body
+    wait_until(lambda: queued(service) == 0, "the queue to be empty")
+    wait_until(lambda: len(descriptors(before.worker)) <= before.descriptors, "the descriptors to be closed")
+    wait_until(lambda: resident_mb(before.worker) < before.resident_mb + 20, "the memory to go back")
+    assert service.worker == before.worker
+
+
+def test_a_body_of_millions_of_strings_is_refused_at_once(service: Serve) -> None:
+    with Client(service.port) as client:
+        client.send(post(PATH, filled(b'"a",', 12 << 20)))
+        began = time.monotonic()
+        reply = client.answer()
+    assert (reply.status, "commas" in reply.json["error"]) == (413, True)
+    assert time.monotonic() - began < 1
 
 
 def resident_mb(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
-def test_after_every_attack_all_is_as_it_was(model: Path) -> None:
+def descriptors(pid: int) -> list[str]:
+    return os.listdir(f"/proc/{pid}/fd")
+
+
+def queued(service: Serve) -> int:
+    return int(metric(service, "embed_queue_requests"))
+
+
+def metric(service: Serve, name: str) -> float:
+    with Client(service.port) as client:
+        text = client.ask(get("/metrics")).body.decode()
+    return float(re.search(rf"^{name} (\S+)$", text, re.MULTILINE)[1])
+
+
+# --- fairness
+
+
+def longest_chunk_s(service: Serve) -> float:
+    """Return the least bound of the histogram that no chunk has been over."""
+    with Client(service.port) as client:
+        text = client.ask(get("/metrics")).body.decode()
+    bounds = re.findall(r'^embed_chunk_seconds_bucket{le="(.+)"} (\S+)$', text, re.MULTILINE)
+    return min(float(bound) for bound, count in bounds if count == bounds[-1][1])
+
+
+def test_a_short_text_waits_for_a_chunk_or_two_of_a_client_that_keeps_posting_500(model: Path) -> None:
+    """Half of a chunk, on average, then its own; three leave room for a machine that has more to do."""
     with Serve(model) as service:
         service.ready()
-        for attack in ATTACKS:  # what a worker needs at most it has had then
-            with attack(service):
-                health(service)
-        worker, before = service.worker, ask(service, bulk(50)).body
-        wait_until(lambda: ask_queue(service) == 0, "the queue to be empty")
-        time.sleep(2)  # in which free memory goes back
-        memory, descriptors = resident_mb(worker), len(os.listdir(f"/proc/{worker}/fd"))
-        for attack in ATTACKS:
-            with attack(service):
-                health(service)
-        wait_until(lambda: ask_queue(service) == 0, "the queue to be empty")
-        wait_until(lambda: len(os.listdir(f"/proc/{worker}/fd")) <= descriptors, "the descriptors to be closed")
-        wait_until(lambda: resident_mb(worker) < memory + 20, "the memory to go back")
-        assert service.worker == worker
-        assert ask(service, bulk(50)).body == before
-
-
-def ask_queue(service: Serve) -> int:
-    return int(float(metric(service, "embed_queue_requests")))
-
-
-def metric(service: Serve, name: str) -> str:
-    with Client(service.port) as client:
-        return re.search(rf"^{name} (\S+)$", client.ask(get("/metrics")).body.decode(), re.MULTILINE)[1]
+        ask(service, bulk())  # and the pace is known
+        taken = []
+        with until_the_end(answered(service.port, asking(bulk()), 200)), Client(service.port) as client:
+            wait_until(lambda: queued(service) == 1, "the texts to be computed")
+            for _ in range(10):
+                began = time.monotonic()
+                assert client.ask(asking({"text": "hello world"})).status == 200
+                taken.append(time.monotonic() - began)
+        assert max(taken) < 3 * longest_chunk_s(service)
 
 
 # --- clients that leave, and texts that fail
 
 
 def test_texts_of_clients_that_broke_off_are_not_computed(service: Serve) -> None:
-    before = float(metric(service, "embed_texts_total"))
+    before = metric(service, "embed_texts_total")
     with Client(service.port) as first:
         first.send(asking(bulk()))
-        wait_until(lambda: ask_queue(service) == 1, "the first request to be computed")
+        wait_until(lambda: queued(service) == 1, "the first request to be computed")
         leavers = [Client(service.port) for _ in range(30)]
         for leaver in leavers:
             leaver.send(asking(bulk()))
-        wait_until(lambda: ask_queue(service) > 25, "the others to wait")
+        wait_until(lambda: queued(service) > 25, "the others to wait")
         for leaver in leavers:
             leaver.reset()
         assert ask(service, {"text": "here"}).status == 200
         assert first.answer().status == 200
-    wait_until(lambda: ask_queue(service) == 0, "the queue to be empty")
-    assert float(metric(service, "embed_texts_total")) - before == 501
+    wait_until(lambda: queued(service) == 0, "the queue to be empty")
+    assert metric(service, "embed_texts_total") - before == 501
 
 
-def test_a_client_that_half_closes_gets_its_answer(service: Serve) -> None:
-    with Client(service.port) as client:
-        client.send(asking({"text": "half"}))
+def test_a_client_that_half_closes_gets_its_answer_though_others_wait(service: Serve) -> None:
+    with waiting(service.port, 3, asking(bulk())), Client(service.port) as client:
+        wait_until(lambda: queued(service) == 3, "the others to wait")
+        client.send(asking(bulk(100)))
         client.end_sending()
-        assert client.answer().status == 200
+        assert len(client.answer().json["embeddings"]) == 100
 
 
 def test_a_text_that_fails_fails_its_request_alone(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import tiny
 from command_line import environment
-from raw_http import Client, post
+from raw_http import Client, get, post
 from serve_process import SECONDS, InBackground, Serve, alive, children_of, wait_until
 
 from embed.server.master import HANGUP_S
@@ -330,6 +330,14 @@ def test_an_answer_that_is_cut_off_shows_in_the_exit_code(model):
             client.send(post("/create_embedding", json.dumps({"text": ["hello"] * 30_000}).encode()))
             assert client.head()[0] == 200
             assert service.end() == 1
+
+
+def test_without_a_grace_period_an_idle_connection_is_nothing_cut_off(model):
+    with Serve(model, "--graceful", "0") as service:
+        service.ready()
+        with Client(service.port) as client:
+            assert client.ask(get("/health")).status == 200
+            assert service.end() == 0
 
 
 def test_what_a_reload_cut_off_is_no_part_of_the_exit_code(model):

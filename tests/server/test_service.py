@@ -451,3 +451,18 @@ def test_an_idle_service_holds_no_vectors(start, embedder):
     service._thread.submit = lambda job: jobs.append(weakref.ref(job)) or submit(job)
     answer_of(ask(service, "a"))
     wait_until(lambda: gc.collect() >= 0 and jobs[0]() is None)
+
+
+def test_only_some_can_wait_who_may_have_gone(start, embedder, monkeypatch):
+    monkeypatch.setattr(service_module, "MOST_LEAVING", 2)
+    service = start(lambda: embedder)
+    held, connections = hold(service, embedder), [Connection() for _ in range(4)]
+    greenlets = [ask(service, str(i), connection=connection) for i, connection in enumerate(connections)]
+    wait_until(lambda: len(service._waiting) == 5)
+    for connection in connections:
+        connection.on_eof()
+    for greenlet in greenlets[:2]:
+        with pytest.raises(ConnectionResetError):
+            greenlet.get(timeout=SECONDS)
+    embedder.gate.set()
+    gevent.joinall([held, *greenlets[2:]], timeout=SECONDS, raise_error=True)
