@@ -287,7 +287,7 @@ def test_texts_of_clients_that_broke_off_are_not_computed(service: Serve) -> Non
 
 
 def test_a_client_that_half_closes_gets_its_answer_though_others_wait(service: Serve) -> None:
-    with waiting(service.port, 3, asking(bulk())), Client(service.port) as client:
+    with waiting(service.port, 3, asking(bulk(200))), Client(service.port) as client:
         wait_until(lambda: queued(service) == 3, "the others to wait")
         client.send(asking(bulk(100)))
         client.end_sending()
