@@ -195,9 +195,12 @@ def before(service: Serve) -> State:
         with attack(service):
             health_seconds(service.port, 20)
     wait_until(lambda: queued(service) == 0, "the queue to be empty")
-    wait_until(lambda: len(descriptors(service.worker)) < 100, "the connections to be given back")
     body = ask(service, bulk(50)).body
-    return State(service.worker, resident_mb(service.worker), len(descriptors(service.worker)), body)
+    counts = [descriptors(service.worker)]
+    while len(counts) < 25 or counts[-1] > min(counts):  # the last connections are still being closed
+        time.sleep(0.02)
+        counts.append(descriptors(service.worker))
+    return State(service.worker, resident_mb(service.worker), min(counts), body)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -208,7 +211,7 @@ def test_health_answers_meanwhile_and_all_is_as_before(service: Serve, before: S
     assert statistics.quantiles(taken, n=100)[98] < 1
     assert ask(service, bulk(50)).body == before.body
     wait_until(lambda: queued(service) == 0, "the queue to be empty")
-    wait_until(lambda: len(descriptors(before.worker)) <= before.descriptors, "the descriptors to be closed")
+    wait_until(lambda: descriptors(before.worker) <= before.descriptors, "the descriptors to be closed")
     wait_until(lambda: resident_mb(before.worker) < before.resident_mb + 20, "the memory to go back")
     assert service.worker == before.worker
 
@@ -226,8 +229,8 @@ def resident_mb(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
-def descriptors(pid: int) -> list[str]:
-    return os.listdir(f"/proc/{pid}/fd")
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def queued(service: Serve) -> int:
@@ -273,13 +276,13 @@ def test_texts_of_clients_that_broke_off_are_not_computed(service: Serve) -> Non
     before = metric(service, "embed_chunk_texts_sum")
     with Client(service.port) as first:
         first.send(asking(bulk()))
-        wait_until(lambda: queued(service) == 1, "the first request to be computed")
+        wait_until(lambda: metric(service, "embed_queue_tokens") > 0, "the first request to be computed")
+        tokens = metric(service, "embed_queue_tokens")
         with waiting(service.port, 30, asking(bulk())):
-            wait_until(lambda: queued(service) > 25, "the others to wait")
-        assert ask(service, {"text": "here"}).status == 200
+            wait_until(lambda: metric(service, "embed_queue_tokens") > 25 * tokens, "the others to wait")
+        assert ask(service, bulk()).status == 200  # in turn with theirs, if those were still there
         assert first.answer().status == 200
-    wait_until(lambda: queued(service) == 0, "the queue to be empty")
-    assert 501 <= metric(service, "embed_chunk_texts_sum") - before < 501 + 30 * 500 / 3  # some had their turn before
+    assert metric(service, "embed_chunk_texts_sum") - before < 1000 + 30 * 500 / 3  # some had their turn before
 
 
 def test_a_client_that_half_closes_gets_its_answer_though_others_wait(service: Serve) -> None:
