@@ -262,6 +262,7 @@ def test_a_signal_handler_may_encode_and_close_whatever_its_thread_is_doing():
         end = time.monotonic() + 2
         while time.monotonic() < end:
             engine.encode(batch, normalize=True)
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)  # slower: on a busy machine handlers would nest without end
         signal.signal(signal.SIGALRM, lambda *_: engine.close())
         try:
             while True:

@@ -134,7 +134,7 @@ def test_help_tells_of_ps_variables_signals_and_exit_codes(capsys):
         (["model"], {"EMBED_MAXSEQ": "many"}, "EMBED_MAXSEQ is 'many'; a whole number is expected"),
         (["model"], {"EMBED_ACCESS_LOG": "maybe"}, "EMBED_ACCESS_LOG is 'maybe'; 1 or 0 is expected"),
         (["model", "--threads", "0"], {}, "threads 0: this machine takes 1 to "),
-        (["model", "--max-texts", "0"], {}, "max-texts 0: at least 1 is needed"),
+        (["model", "--max-texts", "0"], {}, "max-texts 0: 1 to 1,000,000 can be taken"),
         (["model", "--graceful", "-1"], {}, "graceful -1: 0 to 86400 seconds can be waited"),
         (["model", "--token", ""], {}, "the token (--token, EMBED_TOKEN) is empty"),
         (["model"], {"EMBED_TOKEN": ""}, "the token (--token, EMBED_TOKEN) is empty"),
