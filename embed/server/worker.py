@@ -37,8 +37,8 @@ METHODS = ("refused", "drain", "abandon", "close", "on_ready", "on_failure")  # 
 SPARE_DESCRIPTORS = 64  # for the model's files, logs, a child process
 ARRIVE_S = 5.0  # after which a request that is still arriving holds up a drain, or a reload, no longer
 ABANDON_S = 2.0  # before the grace period ends: for the answers that say 503
-# Of bodies released, and of requests: after so many, what the allocator keeps is given back.
-TRIM_BYTES, TRIM_REQUESTS = 1 << 20, 1000
+# After so many bytes of bodies, or so long after a request, what the allocator keeps is given back.
+TRIM_BYTES, TRIM_S = 1 << 20, 5.0
 SWITCH_S = 0.0005  # for the loop and the model thread to hand the GIL over; at Python's 5 ms, p99 was twice as long
 LAST_S = 0.5  # before the grace period ends, when the master kills
 
@@ -80,6 +80,7 @@ class Worker(base.Worker):  # type: ignore[misc]
         self._reopen = False
         self._status = 0
         self._trimmed = self._trimmed_nr = 0
+        self._trim_at = 0.0
         super().init_process()
 
     def init_signals(self) -> None:
@@ -134,8 +135,9 @@ class Worker(base.Worker):  # type: ignore[misc]
         if self._reopen:
             self._reopen = False
             self.log.reopen_files()
-        if self.lobby.released - self._trimmed > TRIM_BYTES or self.nr - self._trimmed_nr > TRIM_REQUESTS:
-            self._trimmed, self._trimmed_nr = self.lobby.released, self.nr
+        now = time.monotonic()
+        if self.lobby.released - self._trimmed > TRIM_BYTES or (self.nr != self._trimmed_nr and now > self._trim_at):
+            self._trimmed, self._trimmed_nr, self._trim_at = self.lobby.released, self.nr, now + TRIM_S
             _give_memory_back()
         self._wake.wait(min(seconds, self.timeout or seconds))
         self._wake.clear()
