@@ -11,27 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embed import batching
-from embed.backend import Backend
-from embed.checkpoint import Checkpoint
-from embed.config import MIN_MAXSEQ, POOLINGS, ModelConfig, read_config
 from embed.encoder import Progress
 from embed.engine import Engine, LocalEngine
-from embed.errors import (
-    DeviceError,
-    GuessWarning,
-    OptionError,
-    TextError,
-    TextTypeError,
-    TruncationWarning,
-    VectorError,
-)
-from embed.machine import DEVICES, thread_count, whole_number
-from embed.metadata import Metadata, read_metadata, transformer_directory
-from embed.models import resolve
+from embed.errors import OptionError, TextError, TextTypeError, TruncationWarning, VectorError
+from embed.machine import thread_count
+from embed.model_folder import TOKEN_BUDGET, ModelFolder, check_device
 from embed.tokenizer import TokenizedText, Tokenizer
-from embed.weights import check, embedding_weights, layer_tensor_names, layer_weights
-
-TOKEN_BUDGET = 2048  # tokens in one forward: GEMMs run at full rate from about 500 rows on
 
 
 class Embedder:
@@ -39,38 +24,45 @@ class Embedder:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        folder: ModelFolder,
         engine: Engine,
         *,
-        config: ModelConfig,
-        metadata: Metadata,
-        maxseq: int,
-        pooling: str,
-        normalize: bool,
+        tokenizer: Tokenizer | None = None,
+        normalize: bool = True,
     ) -> None:
-        """Put the parts together; `embed.load` is the way to get one from a model directory."""
+        """Put the parts together; `embed.load` is the way to get one from a model directory.
+
+        Without a `tokenizer` the folder's is read when the first texts come.
+        """
+        self.folder = folder
+        self.engine = engine
         self._tokenizer = tokenizer
-        self._engine = engine
-        self._config = config
-        self._metadata = metadata
         self._normalize = normalize
-        self.maxseq = maxseq
-        self.pooling = pooling
+
+    @property
+    def maxseq(self) -> int:
+        """The most tokens of a text; a longer one is cut."""
+        return self.folder.maxseq
+
+    @property
+    def pooling(self) -> str:
+        """How token states become a vector."""
+        return self.folder.pooling
 
     @property
     def dimension(self) -> int:
         """The number of components of a vector."""
-        return self._engine.dimension
+        return self.folder.config.width
 
     @property
     def device(self) -> str:
         """What computes, e.g. "cpu avx512"."""
-        return self._engine.description
+        return self.engine.description
 
     @property
     def prompts(self) -> dict[str, str]:
         """The prompts that the model directory names."""
-        return dict(self._metadata.prompts)
+        return dict(self.folder.metadata.prompts)
 
     def tokenize(
         self,
@@ -94,6 +86,8 @@ class Embedder:
         if prefix:
             # what isn't a string is left for the tokenizer to refuse by index
             texts = [prefix + text if isinstance(text, str) else text for text in texts]
+        if self._tokenizer is None:
+            self._tokenizer = self.folder.read_tokenizer()
         return self._tokenizer.encode(texts, self.maxseq, count_all=count_all)
 
     def encode(
@@ -116,18 +110,24 @@ class Embedder:
         return vectors[0] if single else vectors
 
     def encode_tokens(
-        self, tokenized: Sequence[TokenizedText], *, normalize: bool | None = None
+        self,
+        tokenized: Sequence[TokenizedText],
+        *,
+        normalize: bool | None = None,
+        progress: Progress | None = None,
     ) -> NDArray[np.float32]:
         """Return the vectors (n, dimension) float32 of texts that `tokenize` returned, in their order.
 
-        Raises `TextError`, with the index, for ids that this model's `tokenize` can't have returned.
+        `progress` is called with the steps done and those there are, and may raise to give up. Raises `TextError`, with the index, for ids that this model's `tokenize` can't have returned.
         """
         normalize = self._normalize if normalize is None else _yes_or_no(normalize, "normalize")
         for index, text in enumerate(tokenized):
             self._check_ids(text, index)
         vectors = np.empty((len(tokenized), self.dimension), np.float32)
-        for chunk in batching.chunks([len(text.ids) for text in tokenized], TOKEN_BUDGET):
-            vectors[chunk] = self.encode_chunk([tokenized[i] for i in chunk], normalize=normalize)
+        chunks = list(batching.chunks([len(text.ids) for text in tokenized], TOKEN_BUDGET))
+        for number, chunk in enumerate(chunks):
+            report = None if progress is None else _counted_on(progress, number, len(chunks))
+            vectors[chunk] = self.encode_chunk([tokenized[i] for i in chunk], normalize=normalize, progress=report)
         finite = np.isfinite(vectors).all(axis=1)
         if not finite.all():
             index = int(np.argmin(finite))
@@ -136,17 +136,20 @@ class Embedder:
             )
         return vectors
 
-    def encode_chunk(self, tokenized: Sequence[TokenizedText], *, normalize: bool) -> NDArray[np.float32]:
+    def encode_chunk(
+        self, tokenized: Sequence[TokenizedText], *, normalize: bool, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
         """Return the vectors (n, dimension) float32 of texts computed in one forward, for a caller that cuts chunks.
 
-        They should have some `TOKEN_BUDGET` tokens at most. Nothing is checked: rows may hold NaN or infinities.
+        They should have some `TOKEN_BUDGET` tokens at most. `progress` is called now and then while they are
+        computed, and may raise to give up. Nothing is checked: rows may hold NaN or infinities.
         """
-        batch = batching.pack([text.ids for text in tokenized], self._config.position_pad_id)
-        return self._engine.encode(batch, normalize=normalize)
+        batch = batching.pack([text.ids for text in tokenized], self.folder.config.position_pad_id)
+        return self.engine.encode(batch, normalize=normalize, progress=progress)
 
     def close(self) -> None:
         """Free the model's memory; whatever would compute afterwards raises `StateError`."""
-        self._engine.close()
+        self.engine.close()
 
     def __enter__(self) -> Embedder:
         return self
@@ -156,10 +159,10 @@ class Embedder:
 
     def _check_ids(self, text: TokenizedText, index: int) -> None:
         ids = text.ids
-        if not 0 < len(ids) <= self.maxseq or ids.min() < 0 or ids.max() >= self._config.vocab:
+        if not 0 < len(ids) <= self.maxseq or ids.min() < 0 or ids.max() >= self.folder.config.vocab:
             raise TextError(
                 f"text {index} was not tokenised by this model: it takes 1 to {self.maxseq} ids below "
-                f"{self._config.vocab}; call this embedder's tokenize",
+                f"{self.folder.config.vocab}; call this embedder's tokenize",
                 index,
             )
 
@@ -169,10 +172,10 @@ class Embedder:
         if not isinstance(prompt, str | None) or not isinstance(name, str | None):
             raise OptionError(f"prompt {prompt!r}, prompt_name {name!r}: pass a string")
         if prompt is None:
-            name = self._metadata.default_prompt_name if name is None else name
+            name = self.folder.metadata.default_prompt_name if name is None else name
             prompt = "" if name is None else self._named_prompt(name)
         _refuse_surrogates(prompt)
-        if prompt and not self._metadata.include_prompt:
+        if prompt and not self.folder.metadata.include_prompt:
             raise OptionError(
                 "this model's pooling leaves the prompt's tokens out (include_prompt is false), which is not built; "
                 "pass the text without a prompt"
@@ -180,7 +183,7 @@ class Embedder:
         return prompt
 
     def _named_prompt(self, name: str) -> str:
-        prompts = self._metadata.prompts
+        prompts = self.folder.metadata.prompts
         if name not in prompts:
             known = ", ".join(sorted(prompts)) or "none"
             raise OptionError(f"prompt_name {name!r} is not one of this model's prompts ({known})")
@@ -202,54 +205,31 @@ def load(
     limit) override what the directory says; `threads` None is every CPU that this process may use. Raises
     `ModelError` naming the file or tensor at fault, `OptionError` for an option, `DeviceError` for a device.
     """
-    _check_device(device)
-    if pool is not None and pool not in POOLINGS:
-        raise OptionError(f"pool {pool!r} is not built; choose one of {', '.join(POOLINGS)}")
+    check_device(device)
     threads, normalize = thread_count(threads), _yes_or_no(normalize, "normalize")
-    directory = resolve(model)
-    encoder_directory = transformer_directory(directory)
-    config = read_config(encoder_directory)
-    metadata = read_metadata(directory, config)
-    maxseq = _checked_maxseq(maxseq, metadata, config)
-    pooling = metadata.pooling if pool is None else pool
-    if pool is None and metadata.pooling_source is None:
-        warnings.warn(
-            f"{directory}: no file says how to pool, so cls (the first token) is taken; say pool=cls (--pool cls) "
-            "to confirm it, or mean, as sentence-transformers would",
-            GuessWarning,
-            stacklevel=2,
-        )
-    tokenizer = Tokenizer.from_directory(encoder_directory, config, lowercase=metadata.lowercase)
-    max_tokens = max(TOKEN_BUDGET, maxseq)
-    engine = LocalEngine(
-        lambda progress: _cpu_backend(encoder_directory, config, progress, threads=threads, max_tokens=max_tokens),
-        layers=config.layers,
-        dimension=config.width,
-        pooling=pooling,
-    )
-    return Embedder(
-        tokenizer, engine, config=config, metadata=metadata, maxseq=maxseq, pooling=pooling, normalize=normalize
-    )
-
-
-def _cpu_backend(directory: Path, config: ModelConfig, progress: Progress, *, threads: int, max_tokens: int) -> Backend:
+    folder = ModelFolder.open(model, pool=pool, maxseq=maxseq)
+    tokenizer = folder.read_tokenizer()
+    embedder = Embedder(folder, local_engine(folder, threads), tokenizer=tokenizer, normalize=normalize)
     try:
-        from embed.cpu.backend import CpuBackend
-    except ImportError as ex:  # most often the source folder is the current one, and nothing was compiled in it
-        raise DeviceError(
-            f"the compiled part of embed can't be imported ({ex}); leave the source folder, or install there with "
-            "pip install -e ."
-        ) from ex
+        embedder.engine.load()
+    except BaseException:
+        embedder.close()
+        raise
+    return embedder
 
-    with Checkpoint.open(directory) as checkpoint:
-        check(checkpoint, config)
-        backend = CpuBackend(config, threads=threads, max_tokens=max_tokens)
-        backend.load_embeddings(embedding_weights(checkpoint, config))
-        for layer in range(config.layers):
-            progress(layer, config.layers)
-            backend.load_layer(layer, layer_weights(checkpoint, config, layer))
-            checkpoint.release(layer_tensor_names(checkpoint, config, layer))
-    return backend
+
+def local_engine(folder: ModelFolder, threads: int) -> LocalEngine:
+    """Return an engine that computes in this process with so many threads, and has loaded nothing yet."""
+    return LocalEngine(
+        lambda progress: folder.load_backend(progress, threads=threads),
+        layers=folder.config.layers,
+        pooling=folder.pooling,
+    )
+
+
+def _counted_on(progress: Progress, chunk: int, chunks: int) -> Progress:
+    """Return the progress of one chunk out of several, each of as many steps."""
+    return lambda done, steps: progress(chunk * steps + done, chunks * steps)
 
 
 def _refuse_surrogates(prompt: str) -> None:
@@ -259,26 +239,10 @@ def _refuse_surrogates(prompt: str) -> None:
         raise OptionError(f"the prompt {prompt!r} has a lone surrogate, which is no text; give it as UTF-8") from ex
 
 
-def _check_device(device: str) -> None:
-    if device not in DEVICES:
-        raise OptionError(f"device {device!r} is not one of {', '.join(DEVICES)}")
-    if device == "cuda":
-        raise DeviceError("device 'cuda' is not in this version, which computes on the CPU; use device cpu or auto")
-
-
 def _yes_or_no(value: object, name: str) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise OptionError(f"{name} {value!r} is neither True nor False")
     return bool(value)
-
-
-def _checked_maxseq(maxseq: int | None, metadata: Metadata, config: ModelConfig) -> int:
-    if maxseq is None:
-        return metadata.maxseq
-    maxseq = whole_number(maxseq, "maxseq")
-    if not MIN_MAXSEQ <= maxseq <= config.max_length:
-        raise OptionError(f"maxseq {maxseq}: this model takes {MIN_MAXSEQ} to {config.max_length} tokens")
-    return maxseq
 
 
 def _as_list(texts: Iterable[str]) -> list[str]:

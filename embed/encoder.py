@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embed.backend import Backend
 from embed.batching import Batch
 
-Progress = Callable[[int, int], None]  # (layers done, layers); may raise to abandon the forward
+Progress = Callable[[int, int], None]  # (steps done, steps there are); may raise to give up
 
 
 def forward(
@@ -22,11 +22,12 @@ def forward(
 ) -> NDArray[np.float32]:
     """Return the pooled vectors (texts, width) float32 of a packed batch.
 
-    `progress` is called from the computing thread before every layer; what it raises abandons the forward.
+    `progress` is called from the computing thread before every sub-layer; what it raises abandons the forward.
     """
     states = backend.embed(batch)
     for layer in range(layers):
-        progress(layer, layers)
+        progress(2 * layer, 2 * layers)
         states = backend.self_attention(states, layer)
+        progress(2 * layer + 1, 2 * layers)
         states = backend.feed_forward(states, layer)
     return backend.pool(states, pooling, normalize)

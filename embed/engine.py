@@ -23,14 +23,47 @@ from embed.errors import StateError
 
 
 class Engine(Protocol):
-    dimension: int
-    description: str
+    """What computes: it can give the weights' memory back, and load them again."""
 
-    def encode(self, batch: Batch, *, normalize: bool) -> NDArray[np.float32]:
-        """Return one vector a text, (texts, dimension) float32; safe from several threads, which take turns."""
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the weights are in memory, and what computes lives."""
+
+    @property
+    def description(self) -> str:
+        """What computes, e.g. "cpu avx512"; before the first load "none"."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process that computes; None while there is none."""
+
+    @property
+    def last_failure(self) -> str | None:
+        """How what computes died the last time, in a sentence."""
+
+    @property
+    def patience_s(self) -> float | None:
+        """After so long without progress what computes is replaced; None where nothing watches over it."""
+
+    def watch(self, died: Callable[[], None]) -> None:
+        """Have `died` called, on some other thread, when what computes ends though nobody told it to."""
+
+    def load(self) -> None:
+        """Load the weights, unless they are there. Raises `ModelError`, `DeviceError` or another `EmbedError`."""
+
+    def encode(self, batch: Batch, *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
+        """Return one vector a text, (texts, dimension) float32.
+
+        `progress` is called with the steps done and those there are, by the thread that computes or the one that
+        waits for it, and may raise to give up. Raises `StateError` where no weights are loaded, and `ExecutorError`
+        when what computes dies.
+        """
+
+    def unload(self) -> None:
+        """Give the weights' memory back, until `load`."""
 
     def close(self) -> None:
-        """Free the model; later calls raise `StateError`."""
+        """Free everything; later calls raise `StateError`."""
 
 
 class _Abandoned(Exception):
@@ -122,41 +155,97 @@ def _stop(jobs: queue.SimpleQueue[_Job | None], thread: threading.Thread, pid: i
         thread.join()
 
 
-class LocalEngine:
-    """A backend and its forward on a `ModelThread` of this process."""
+class DirectEngine:
+    """A backend and its forward, on whatever thread asks: always the same one."""
 
-    def __init__(
-        self, make_backend: Callable[[Progress], Backend], *, layers: int, dimension: int, pooling: str
-    ) -> None:
-        """Call `make_backend` on the model thread, the one that computes.
+    last_failure = None
+    patience_s = None
 
-        It calls the progress that it's given before every layer, so that Ctrl-C ends a load too.
-        """
-        self.dimension = dimension
+    def __init__(self, make_backend: Callable[[Progress], Backend], *, layers: int, pooling: str) -> None:
+        """Call `make_backend` at each load; it calls the progress that it's given before every layer."""
+        self.description = "none"
+        self._make_backend = make_backend
         self._layers = layers
         self._pooling = pooling
-        self._thread = ModelThread("embed-model")
-        try:
-            self._backend: Backend = self._thread.run(lambda job: make_backend(job.progress))
-        except BaseException:
-            self._thread.close()
-            raise
-        self.description = self._backend.description
+        self._backend: Backend | None = None
+        self.pid = os.getpid()
 
-    def encode(self, batch: Batch, *, normalize: bool) -> NDArray[np.float32]:
+    @property
+    def is_loaded(self) -> bool:
+        return self._backend is not None
+
+    def load(self, progress: Progress | None = None) -> None:
+        if self._backend is None:
+            self._backend = self._make_backend(progress or _ignore)
+            self.description = self._backend.description
+
+    def encode(self, batch: Batch, *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
+        if self._backend is None:
+            raise StateError("the model is not loaded; load it before something is computed")
+        return forward(
+            self._backend,
+            self._layers,
+            batch,
+            pooling=self._pooling,
+            normalize=normalize,
+            progress=progress or _ignore,
+        )
+
+    def unload(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.close()
+
+    close = unload
+
+    def watch(self, died: Callable[[], None]) -> None:
+        """Do nothing: it can't die alone."""
+
+
+def _ignore(done: int, steps: int) -> None:
+    pass
+
+
+class LocalEngine:
+    """An engine on a `ModelThread` of this process. Safe from several threads, which take turns; Ctrl-C abandons."""
+
+    last_failure = None
+    patience_s = None
+
+    def __init__(self, make_backend: Callable[[Progress], Backend], *, layers: int, pooling: str) -> None:
+        self._engine = DirectEngine(make_backend, layers=layers, pooling=pooling)
+        self._thread = ModelThread("embed-model")
+        self.pid = os.getpid()
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._engine.is_loaded
+
+    @property
+    def description(self) -> str:
+        return self._engine.description
+
+    def load(self) -> None:
+        self._thread.run(lambda job: self._engine.load(job.progress))
+
+    def encode(self, batch: Batch, *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
         def run(job: _Job) -> NDArray[np.float32]:
-            return forward(
-                self._backend,
-                self._layers,
-                batch,
-                pooling=self._pooling,
-                normalize=normalize,
-                progress=job.progress,
-            )
+            def report(done: int, steps: int) -> None:
+                job.progress(done, steps)
+                if progress is not None:
+                    progress(done, steps)
+
+            return self._engine.encode(batch, normalize=normalize, progress=report)
 
         vectors: NDArray[np.float32] = self._thread.run(run)
         return vectors
 
+    def unload(self) -> None:
+        self._thread.run(lambda job: self._engine.unload())
+
     def close(self) -> None:
         self._thread.close()
-        self._backend.close()
+        self._engine.close()
+
+    def watch(self, died: Callable[[], None]) -> None:
+        """Do nothing: it can't die alone."""

@@ -50,6 +50,10 @@ class StateError(EmbedError, RuntimeError):
     """An embedder was used after `close()`, or in a forked child of its process."""
 
 
+class ExecutorError(EmbedError):
+    """The child process that computes can't be started, died or hung; the message says how, and its last words."""
+
+
 class TruncationWarning(UserWarning):
     """Texts were longer than `maxseq` and were cut; the message counts them."""
 

@@ -28,10 +28,10 @@ LEVELS: tuple[set[str], ...] = (
     # The forward and its devices.
     {"backend"},
     {"encoder", "cpu", "cuda"},
-    {"engine"},
-    {"executor"},
+    {"engine", "model_folder"},
     # What people call.
     {"embedder"},
+    {"executor"},
     {"server"},
     {"commands"},
     {"cli"},
@@ -46,7 +46,7 @@ DOORS: dict[str, set[str]] = {
     "gevent": {"server"},
     "gunicorn": {"server"},
     "huggingface_hub": {"models"},
-    "orjson": {"output", "server"},
+    "orjson": {"executor", "output", "server"},
     "prometheus_client": {"server"},
     "safetensors": {"checkpoint"},
     "tokenizers": {"head", "tokenizer"},

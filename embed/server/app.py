@@ -13,15 +13,20 @@ import falcon
 import orjson
 from gunicorn.errors import AppImportError
 
-from embed.embedder import Embedder, load
-from embed.errors import OptionError, TextError
+from embed.embedder import Embedder, local_engine
+from embed.errors import ExecutorError, OptionError, TextError
+from embed.executor.budgets import Budgets
+from embed.executor.supervisor import supervised
+from embed.machine import thread_count
+from embed.model_folder import ModelFolder, check_device
 from embed.models import DEMO
 from embed.server.auth import TokenCheck
 from embed.server.connection import Refused
+from embed.server.failures import QueueFull, Unavailable
 from embed.server.limits import Limits
 from embed.server.metrics import Metrics
-from embed.server.resources import CreateEmbedding, Health, MetricsText, OpenApi
-from embed.server.service import QueueFull, Service, Unavailable
+from embed.server.resources import CreateEmbedding, Health, Load, MetricsText, OpenApi, Unload
+from embed.server.service import Service
 from embed.server.settings import Settings
 from embed.server.worker import Worker
 
@@ -29,7 +34,7 @@ from embed.server.worker import Worker
 OF_GUNICORN = {
     "addr": "--bind",
     "access_log": "--access-logfile",
-    "graceful_s": "--graceful-timeout",
+    "graceful": "--graceful-timeout",
     "log_level": "--log-level",
 }
 LOG = logging.getLogger("gunicorn.error")  # where the worker logs, so that there is one log
@@ -53,13 +58,16 @@ class Application(falcon.App):  # type: ignore[type-arg]
         self.add_route("/", health)
         self.add_route("/health", health)
         self.add_route("/create_embedding", CreateEmbedding(service, self._name, settings, limits))
+        self.add_route("/load", Load(service, health, secured=token is not None))
+        self.add_route("/unload", Unload(service, health, secured=token is not None))
         self.add_route("/metrics", MetricsText(metrics))
         self.add_route("/openapi.json", OpenApi(settings, limits, name=self._name, secured=token is not None))
 
     def _add_error_handlers(self) -> None:
         self.add_error_handler(Exception, _on_fault)
         self.add_error_handler(OSError, _on_lost_connection)
-        self.add_error_handler(TextError, _on_text_error)
+        self.add_error_handler(TextError, _on_failed_text)
+        self.add_error_handler(ExecutorError, _on_failed_text)
         self.add_error_handler(QueueFull, _on_full_queue)
         self.add_error_handler(Unavailable, _on_unavailable)
         self.add_error_handler(Refused, _on_refused)
@@ -69,11 +77,11 @@ class Application(falcon.App):  # type: ignore[type-arg]
         self._metrics.refused(status)
 
     def on_ready(self, callback: Callable[[str], None]) -> None:
-        """Have `callback` called with what was loaded, each time that the model has been loaded."""
+        """Have `callback` called with what is served, once the model is loaded, or will be when it's wanted."""
         self._service.on_ready.append(lambda: callback(self._description()))
 
     def on_failure(self, callback: Callable[[Exception], None]) -> None:
-        """Have `callback` called with the error, each time that the model could not be loaded."""
+        """Have `callback` called with the error if the model can't be served."""
         self._service.on_failure.append(callback)
 
     def drain(self) -> None:
@@ -91,6 +99,8 @@ class Application(falcon.App):  # type: ignore[type-arg]
     def _description(self) -> str:
         embedder, seconds = self._service.embedder, self._service.last_load_s
         assert embedder is not None
+        if seconds is None:
+            return f"({self._name}, {embedder.dimension} dimensions, loaded when the first request comes)"
         return f"({self._name}, {embedder.dimension} dimensions, {embedder.device}, loaded in {seconds:.1f} s)"
 
 
@@ -127,20 +137,30 @@ def _check_worker() -> None:
 
 
 def make_app(settings: Settings, limits: Limits) -> Application:
-    """Return the application of these settings; its model is being loaded."""
+    """Return the application of these settings; its model is being read. Raises `OptionError`."""
+    Budgets.from_environment()
     metrics = Metrics()
+    service = Service(
+        lambda: _open_model(settings),
+        limits=limits,
+        metrics=metrics,
+        warmup=settings.warmup,
+        unload_after_s=settings.unload_after,
+    )
+    return Application(service, metrics, settings, limits)
 
-    def load_model() -> Embedder:
-        return load(
-            settings.model,
-            device=settings.device,
-            pool=settings.pool,
-            normalize=not settings.no_normalize,
-            maxseq=settings.maxseq,
-            threads=settings.threads,
-        )
 
-    return Application(Service(load_model, limits=limits, metrics=metrics), metrics, settings, limits)
+def _open_model(settings: Settings) -> Embedder:
+    """Return the model, not loaded yet; everything but the weights themselves has been read and is sound."""
+    check_device(settings.device)
+    threads = thread_count(settings.threads)
+    folder = ModelFolder.open(settings.model, pool=settings.pool, maxseq=settings.maxseq)
+    tokenizer = folder.read_tokenizer()
+    folder.check_weights()
+    if settings.in_process:
+        return Embedder(folder, local_engine(folder, threads), tokenizer=tokenizer)
+    engine = supervised(folder, device=settings.device, threads=threads, log=LOG.warning)
+    return Embedder(folder, engine, tokenizer=tokenizer)
 
 
 def served_name(model: str) -> str:
@@ -182,7 +202,7 @@ def _write_error(req: falcon.Request, resp: falcon.Response, ex: falcon.HTTPErro
     resp.content_type = falcon.MEDIA_JSON
 
 
-def _on_text_error(req: falcon.Request, resp: falcon.Response, ex: Exception, params: object) -> None:
+def _on_failed_text(req: falcon.Request, resp: falcon.Response, ex: Exception, params: object) -> None:
     raise falcon.HTTPInternalServerError(description=str(ex))
 
 
@@ -190,8 +210,8 @@ def _on_full_queue(req: falcon.Request, resp: falcon.Response, ex: QueueFull, pa
     raise falcon.HTTPTooManyRequests(description=str(ex), retry_after=ex.retry_after_s)
 
 
-def _on_unavailable(req: falcon.Request, resp: falcon.Response, ex: Exception, params: object) -> None:
-    raise falcon.HTTPServiceUnavailable(description=str(ex), retry_after=5)
+def _on_unavailable(req: falcon.Request, resp: falcon.Response, ex: Unavailable, params: object) -> None:
+    raise falcon.HTTPServiceUnavailable(description=str(ex), retry_after=ex.retry_after_s)
 
 
 def _on_refused(req: falcon.Request, resp: falcon.Response, ex: Refused, params: object) -> None:

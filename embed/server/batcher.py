@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embed.embedder import TOKEN_BUDGET
+from embed.embedder import TOKEN_BUDGET, Embedder
 from embed.server.waiting import Event
 from embed.tokenizer import TokenizedText
 
@@ -39,6 +39,7 @@ class Job:
         self.tokens = 0
         self.waiting_tokens = 0  # of the texts that are in no chunk yet
         self.queued_tokens = 0  # those of `tokens` that count in the queue's bound
+        self.embedder: Embedder | None = None
         self.tokenized: Sequence[TokenizedText] = ()
         self.vectors = np.empty((0, 0), np.float32)
         self.error: Exception | None = None
@@ -49,17 +50,23 @@ class Job:
         self._taken = 0
         self._computed = 0
 
-    def fill(self, tokenized: Sequence[TokenizedText], dimension: int) -> None:
-        """Take the texts' tokens, before the model thread is given the job."""
+    def fill(self, tokenized: Sequence[TokenizedText], embedder: Embedder) -> None:
+        """Take the texts' tokens, made by `embedder`, before the model thread is given the job."""
+        self.embedder = embedder
         self.tokenized = tokenized
         self.tokens = self.waiting_tokens = sum(len(text.ids) for text in tokenized)
-        self.vectors = np.empty((len(tokenized), dimension), np.float32)
+        self.vectors = np.empty((len(tokenized), embedder.dimension), np.float32)
         self._order = sorted(range(len(tokenized)), key=lambda i: -len(tokenized[i].ids))
 
     @property
     def waits(self) -> bool:
         """Whether it has texts that are in no chunk yet, and somebody who wants them."""
-        return self._taken < len(self._order) and not self.cancelled and self.error is None
+        return self._taken < len(self._order) and self.is_wanted
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for it, and it can still succeed."""
+        return not self.cancelled and self.error is None
 
     @property
     def next_length(self) -> int:
@@ -110,6 +117,10 @@ class Batcher:
 
     def add(self, job: Job) -> None:
         self._jobs.append(job)
+
+    def clear(self) -> None:
+        """Forget all jobs."""
+        self._jobs.clear()
 
     def next_chunk(self, tokens: int) -> list[Item]:
         """Return texts of at most `tokens` tokens, or one text that has more; nothing if no job waits.

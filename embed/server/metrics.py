@@ -48,6 +48,11 @@ class Metrics:
             "embed_chunk_seconds", "Time of computing a chunk", buckets=LATENCY_S, registry=registry
         )
         self._loads = Counter("embed_loads", "Times the model was loaded", registry=registry)
+        self._unloads = Counter("embed_unloads", "Times the model was unloaded", registry=registry)
+        self._restarts = Counter(
+            "embed_restarts", "Loads after the death of the process that computes", registry=registry
+        )
+        self._retries = Counter("embed_retries", "Requests computed again after such a death", registry=registry)
         self._load_seconds = Gauge("embed_last_load_seconds", "Time of the last load", registry=registry)
         self._queue_requests = Gauge("embed_queue_requests", "Requests waiting or computed", registry=registry)
         self._queue_tokens = Gauge("embed_queue_tokens", "Tokens waiting or computed", registry=registry)
@@ -75,9 +80,16 @@ class Metrics:
         self._chunk_tokens.observe(tokens)
         self._chunk_seconds.observe(seconds)
 
-    def loaded(self, seconds: float) -> None:
+    def loaded(self, seconds: float, restarted: bool) -> None:
         self._loads.inc()
+        self._restarts.inc(restarted)
         self._load_seconds.set(seconds)
+
+    def unloaded(self) -> None:
+        self._unloads.inc()
+
+    def retried(self, requests: int) -> None:
+        self._retries.inc(requests)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -63,32 +63,68 @@ class Health:
         self._name = name
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        state = self._state()
+        state = self.state()
         if not req.context.trusted:
             state = {key: state[key] for key in ("status", "model_loaded")}
         resp.data = orjson.dumps(state)
 
     on_head = on_get
 
-    def _state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         service, embedder = self._service, self._service.embedder
         seconds = service.last_load_s
+        device = embedder.device if embedder is not None and service.is_loaded else None
         state = {
             "status": service.status,
             "model": self._name,
-            "model_loaded": embedder is not None,
-            "device": "none" if embedder is None else embedder.device.split()[0],
-            "device_name": None if embedder is None else embedder.device,
+            "model_loaded": service.is_loaded,
+            "device": "none" if device is None else device.split()[0],
+            "device_name": device,
             "dimension": None if embedder is None else embedder.dimension,
             "max_seq": None if embedder is None else embedder.maxseq,
             "requests": service.requests,
-            "unload_after_s": 0,
+            "unload_after_s": service.unload_after_s,
             "loads": service.loads,
-            "unloads": 0,
+            "unloads": service.unloads,
             "last_load_ms": None if seconds is None else round(seconds * 1000),
             "idle_s": round(service.idle_s, 3),
+            "executor": {
+                "pid": None if embedder is None else embedder.engine.pid,
+                "restarts": service.restarts,
+                "last_failure": None if embedder is None else embedder.engine.last_failure,
+            },
         }
         return state if service.trouble is None else {**state, "error": service.trouble}
+
+
+class Load:
+    """For operators: load the model now."""
+
+    def __init__(self, service: Service, health: Health, *, secured: bool) -> None:
+        self._service = service
+        self._health = health
+        self._secured = secured
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        _refuse_strangers(self._secured)
+        self._service.load()
+        resp.data = orjson.dumps(self._health.state())
+
+
+class Unload(Load):
+    """For operators: give the model's memory back until somebody asks for a vector."""
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        _refuse_strangers(self._secured)
+        if not self._service.unload():
+            raise falcon.HTTPConflict(description="requests are being computed; try again when they are done")
+        resp.data = orjson.dumps(self._health.state())
+
+
+def _refuse_strangers(secured: bool) -> None:
+    """Where there is no token, any web page could have a browser send such a request."""
+    if not secured:
+        raise falcon.HTTPForbidden(description="this service has no token, and without one nobody may do this")
 
 
 class MetricsText:

@@ -6,6 +6,8 @@ Everything here happens on the event loop, so nothing has a lock: the model thre
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -16,33 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embed.embedder import Embedder
-from embed.errors import EmbedError, TextError
+from embed.errors import DeviceError, ModelError, OptionError, TextError
 from embed.server.batcher import Job
+from embed.server.failures import QueueFull, Unavailable
 from embed.server.limits import Limits
 from embed.server.metrics import Metrics
 from embed.server.model_thread import ModelThread
-from embed.server.waiting import Event, Loop, Offload, Semaphore
+from embed.server.waiting import Event, Loop, Offload, Semaphore, after
 from embed.tokenizer import TokenizedText, slices
 
-LOAD_AGAIN_S = 5.0  # after a load that failed, requests get its error for so long before one of them tries anew
+# A model folder that isn't in order is looked at again by each request; a process that can't start, ever more rarely.
+MAX_DELAY_S, MAX_DOUBLINGS = 60.0, 6
+OF_THE_MODEL = (ModelError, OptionError, DeviceError)
+LOG = logging.getLogger("gunicorn.error")
 ENDING = "the service is ending; send the request again"
+SUSPICION = 3.0  # the part of a watchdog's time after which silence is told of
+LOOK_S = 0.05
 STUCK_S = 300.0  # a chunk is sized for a quarter of a second; a single text of 8,192 tokens may take a minute
 MOST_LEAVING = 64  # clients that have shut their sending side and may wait for an answer: each holds a connection
 INLINE_CHARACTERS = 1000  # tokenised in 0.1 ms, about what two thread switches cost
 TEXT_CHARACTERS = 50  # what a text costs to tokenise though it's empty: 4 us, as much as so many characters
 SLICE_CHARACTERS = 1 << 16  # tokenised at once, 15 to 80 ms; then others have a turn
-
-
-class Unavailable(EmbedError):
-    """The model can't be asked now: it couldn't be loaded, or the service is ending."""
-
-
-class QueueFull(EmbedError):
-    """The queue has no room; `retry_after_s` is when it may have."""
-
-    def __init__(self, message: str, retry_after_s: int) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 class Watch(Protocol):
@@ -60,14 +56,28 @@ class Answer:
 
 
 class Service:
-    """One model, loaded in the background as soon as this is made."""
+    """One model, read in the background as soon as this is made, and loaded then or when it is first wanted."""
 
-    def __init__(self, load: Callable[[], Embedder], *, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        open_model: Callable[[], Embedder],
+        *,
+        limits: Limits,
+        metrics: Metrics,
+        warmup: bool = True,
+        unload_after_s: float = 0.0,
+    ) -> None:
+        """Use what `open_model` returns, whose engine is loaded at once for a `warmup`.
+
+        After `unload_after_s` seconds without work it is unloaded; never if that is 0.
+        """
         self.embedder: Embedder | None = None
+        self.is_loaded = False
         self.load_error: Exception | None = None
         self.requests = 0
-        self.loads = 0
+        self.loads = self.unloads = self.restarts = 0
         self.last_load_s: float | None = None
+        self.unload_after_s = unload_after_s
         self.draining = False
         self.on_ready: list[Callable[[], None]] = []
         self.on_failure: list[Callable[[Exception], None]] = []
@@ -78,12 +88,17 @@ class Service:
         self._waiting: dict[Job, None] = {}  # oldest first
         self._waiting_texts = 0
         self._waiting_tokens = 0
-        self._settled = Event()  # a load has ended, well or not
-        self._failed_at = 0.0
+        self._warmup = warmup
+        self._is_announced = False
+        self._settled = Event()  # no load is under way
+        self._failures = 0  # to start, one after the other
+        self._load_again_at = 0.0
         self._last_used = time.monotonic()
         metrics.watch_queue(lambda: len(self._waiting), lambda: self._waiting_tokens)
-        self._thread = ModelThread(load, Loop(), self)
-        self._thread.load()
+        self._thread = ModelThread(open_model, Loop(), self)
+        self._thread.open()
+        if unload_after_s:
+            after(unload_after_s, self._look_whether_idle)
 
     def embed(self, texts: Sequence[str], *, normalize: bool, connection: Watch) -> Answer:
         """Return the vectors of `texts`, computed together with those of other requests.
@@ -140,25 +155,58 @@ class Service:
             return str(self.load_error)
         if not self._thread.is_alive():
             return "the model thread has ended; restart the service"
-        since = self._thread.computing_since
-        if since is not None and time.monotonic() - since > STUCK_S:
-            return f"the model has computed one chunk for {time.monotonic() - since:.0f} s and may hang"
+        since = self._thread.quiet_since
+        if since is None or self.embedder is None:
+            return None
+        patience_s, quiet_s = self.embedder.engine.patience_s, time.monotonic() - since
+        if patience_s is None:
+            return f"the forward has not advanced for {quiet_s:.0f} s and may hang" if quiet_s > STUCK_S else None
+        if quiet_s * SUSPICION > patience_s:
+            return f"the model process has not advanced for {quiet_s:.0f} s; after {patience_s:g} it is replaced"
         return None
 
-    def _model(self) -> Embedder:
-        """Return the model, waiting for a load that is under way."""
-        if not self.draining and self.load_error is not None and time.monotonic() - self._failed_at > LOAD_AGAIN_S:
-            self.load_error = None
-            self._settled.clear()
-            self._thread.load()
+    def load(self) -> None:
+        """Load the model, unless it is loaded, and wait for that. Raises `Unavailable`."""
+        self._last_used = time.monotonic()
+        self._ready_model()
+
+    def unload(self) -> bool:
+        """Give the model's memory back until somebody wants it again; return whether nobody wants it now."""
+        if self._waiting or not self._settled.is_set():
+            return False
+        if self.is_loaded:
+            self.is_loaded = False
+            self._thread.unload()
+        return True
+
+    def _look_whether_idle(self) -> None:
+        if self.is_loaded and self.idle_s >= self.unload_after_s:
+            self.unload()
+        left = self.unload_after_s - self.idle_s if self.is_loaded else self.unload_after_s
+        after(max(left, LOOK_S), self._look_whether_idle)
+
+    def _ready_model(self) -> Embedder:
+        """Return the model, loaded; wait for that where need be."""
+        if not self.draining and not self.is_loaded and self._settled.is_set():
+            self._load_again()
         self._settled.wait()
         if self.draining:
             raise Unavailable(ENDING)
-        if self.load_error is not None:
-            raise Unavailable(f"the model can't be loaded: {self.load_error}")
-        if self.embedder is None or not self._thread.is_alive():
+        if not self._thread.is_alive():
             raise Unavailable("the model thread has ended; restart the service")
+        if self.embedder is None or self.load_error is not None:
+            raise self._not_loaded()
         return self.embedder
+
+    def _load_again(self) -> None:
+        if time.monotonic() >= self._load_again_at:
+            self.load_error = None
+            self._settled.clear()
+            self._thread.load()
+
+    def _not_loaded(self) -> Unavailable:
+        seconds = math.ceil(self._load_again_at - time.monotonic())
+        return Unavailable(f"the model can't be loaded: {self.load_error}", max(1, seconds))
 
     def _check_room(self, *, texts: int = 0, tokens: int = 0, own: Job | None = None) -> None:
         """Raise `QueueFull` unless a request of so much may wait beside the others; it may where there are none."""
@@ -179,8 +227,8 @@ class Service:
             self._give_up(leaving, Unavailable("the queue is full, and this client had shut its sending side"))
 
     def _compute(self, job: Job, texts: Sequence[str]) -> None:
-        embedder = self._model()
-        job.fill(self._tokenize(embedder, texts, job), embedder.dimension)
+        embedder = self._ready_model()
+        job.fill(self._tokenize(embedder, texts, job), embedder)
         self._raise_error_of(job)
         self._check_room(tokens=job.tokens, own=job)
         job.queued_tokens = job.tokens
@@ -230,19 +278,59 @@ class Service:
 
     # What the model thread reports.
 
-    def loaded(self, embedder: Embedder, seconds: float) -> None:
-        self.embedder, self.load_error, self.last_load_s = embedder, None, seconds
-        self.loads += 1
-        self._metrics.loaded(seconds)
+    def opened(self, embedder: Embedder) -> None:
+        first, self.embedder = self.embedder is None, embedder
+        if not first:
+            return
+        if self._warmup:
+            self._thread.load()
+        else:
+            self._settled.set()
+            self._announce()
+
+    def loaded(self, seconds: float | None, restarted: bool) -> None:
+        self.is_loaded, self.load_error, self._failures = True, None, 0
+        self._last_used = time.monotonic()
+        if seconds is not None:
+            self.loads += 1
+            self.restarts += restarted
+            self.last_load_s = seconds
+            self._metrics.loaded(seconds, restarted)
+            LOG.info("the model was loaded in %.1f s", seconds)
         self._settled.set()
-        for callback in self.on_ready:
-            callback()
+        self._announce()
 
     def not_loaded(self, ex: Exception) -> None:
-        self.load_error, self._failed_at = ex, time.monotonic()
+        self.is_loaded, self.load_error = False, ex
+        of_the_model = self.embedder is None or isinstance(ex, OF_THE_MODEL)
+        self._failures = 0 if of_the_model else self._failures + 1
+        delay_s = 2.0 ** min(self._failures - 2, MAX_DOUBLINGS) if self._failures > 1 else 0.0
+        self._load_again_at = time.monotonic() + min(delay_s, MAX_DELAY_S)
         self._settled.set()
-        for callback in self.on_failure:
-            callback(ex)
+        for job in [job for job in self._waiting if job.tokenized]:  # the model thread has forgotten them
+            self._give_up(job, self._not_loaded())
+        if of_the_model and not self._is_announced:
+            for callback in self.on_failure:
+                callback(ex)
+        else:
+            LOG.warning("the model could not be loaded (%s); the next request tries again", ex)
+            self._announce()
+
+    def unloaded(self, asked: bool) -> None:
+        self.is_loaded = False
+        self.unloads += asked
+        if asked:
+            self._metrics.unloaded()
+
+    def retried(self, requests: int) -> None:
+        self._metrics.retried(requests)
+
+    def _announce(self) -> None:
+        """Tell, once, that requests are answered."""
+        if not self._is_announced:
+            self._is_announced = True
+            for callback in self.on_ready:
+                callback()
 
     def computed(self, jobs: Sequence[Job], texts: int, tokens: int, seconds: float) -> None:
         self._metrics.computed(texts, tokens, seconds)

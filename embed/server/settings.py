@@ -15,8 +15,10 @@ from embed.machine import DEVICES, thread_count
 
 DEFAULT_ADDRESS = "127.0.0.1:8000"
 MAX_GRACEFUL_S = 86_400
+MAX_UNLOAD_AFTER_S = 86_400 * 365
 MAX_TEXTS = 1_000_000
 SECRET = ("token", "token_file")  # two ways of saying one thing
+OLD_VARIABLES = {"warmup": "EMBEDDING_WARMUP"}  # read where the new one is not set
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -37,7 +39,10 @@ class Settings:
     max_texts: int = 4096
     log_level: str = "warning"
     access_log: bool = False
-    graceful_s: int = 30
+    graceful: int = 30  # seconds
+    warmup: bool = True
+    unload_after: float = 0.0  # seconds; 0 is never
+    in_process: bool = False
 
     @classmethod
     def from_environment(cls, given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
@@ -51,6 +56,8 @@ class Settings:
             settled.update(SECRET)
         for name in (name for name in _KINDS if name not in settled):
             variable = variable_of(name)
+            if variable not in environ and name in OLD_VARIABLES:
+                variable = OLD_VARIABLES[name]
             text = environ.get(variable, "")
             # A blank variable counts as unset; but not where it would open a service that is meant to be closed.
             if text.strip() or (name in SECRET and variable in environ):
@@ -71,8 +78,10 @@ class Settings:
         thread_count(self.threads)
         if not 1 <= self.max_texts <= MAX_TEXTS:
             raise OptionError(f"max-texts {self.max_texts}: 1 to {MAX_TEXTS:,} can be taken")
-        if not 0 <= self.graceful_s <= MAX_GRACEFUL_S:
-            raise OptionError(f"graceful {self.graceful_s}: 0 to {MAX_GRACEFUL_S} seconds can be waited")
+        if not 0 <= self.graceful <= MAX_GRACEFUL_S:
+            raise OptionError(f"graceful {self.graceful}: 0 to {MAX_GRACEFUL_S} seconds can be waited")
+        if self.unload_after != 0 and not 0.1 <= self.unload_after <= MAX_UNLOAD_AFTER_S:  # NaN isn't, either
+            raise OptionError(f"unload-after {self.unload_after:g}: 0 (never), or 0.1 seconds to a year can be waited")
         self.secret()
 
     def secret(self) -> str | None:
@@ -123,6 +132,13 @@ def _whole_number(variable: str, text: str) -> int:
         raise OptionError(f"{variable} is {text!r}; a whole number is expected") from None
 
 
+def _number(variable: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise OptionError(f"{variable} is {text!r}; a number is expected") from None
+
+
 def _yes_or_no(variable: str, text: str) -> bool:
     words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
     if text.strip().lower() not in words:
@@ -130,5 +146,12 @@ def _yes_or_no(variable: str, text: str) -> bool:
     return words[text.strip().lower()]
 
 
-_READERS = {"str": _text, "str | None": _text, "int": _whole_number, "int | None": _whole_number, "bool": _yes_or_no}
+_READERS = {
+    "str": _text,
+    "str | None": _text,
+    "int": _whole_number,
+    "int | None": _whole_number,
+    "float": _number,
+    "bool": _yes_or_no,
+}
 _KINDS = {setting.name: _READERS[str(setting.type)] for setting in dataclasses.fields(Settings)}

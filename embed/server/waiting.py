@@ -18,7 +18,7 @@ from gevent.threadpool import ThreadPool
 P = ParamSpec("P")
 T = TypeVar("T")
 
-__all__ = ["Event", "Loop", "Offload", "Semaphore", "give_way"]
+__all__ = ["Event", "Loop", "Offload", "Semaphore", "after", "give_way"]
 
 
 class Loop:
@@ -44,6 +44,11 @@ class Offload:
     def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         result: T = self._pool.apply(function, args, kwargs)
         return result
+
+
+def after(seconds: float, function: Callable[[], None]) -> None:
+    """Have the loop call `function` in so many seconds."""
+    gevent.spawn_later(seconds, function)
 
 
 def give_way() -> None:
