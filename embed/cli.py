@@ -21,6 +21,7 @@ COMMANDS = {
     "serve": "answer over HTTP with the vectors of texts",
     "text": "turn texts into vectors",
     "info": "say what a model folder holds and what this machine can do",
+    "executor": "compute for another program: JSON lines on standard input and output",
     "download": "fetch the demo model into the cache folder",
 }
 

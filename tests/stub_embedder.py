@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embed.server.model_thread import WARM_UP
 from embed.tokenizer import TokenizedText
 
 DIMENSION = 4
@@ -26,12 +27,44 @@ class StubText(TokenizedText):
 
 
 @dataclass
+class StubEngine:
+    """Loaded and unloaded on request; `failures` are raised by the next loads, one each."""
+
+    description: str = "cpu stub"
+    pid: int | None = None
+    last_failure: str | None = None
+    patience_s: float | None = None
+    is_loaded: bool = False
+    loads: int = 0
+    failures: list[Exception] = field(default_factory=list)
+
+    def watch(self, died: Callable[[], None]) -> None:
+        self.died = died
+
+    def load(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.loads += 1
+        self.is_loaded = True
+
+    def unload(self) -> None:
+        self.is_loaded = False
+
+
+@dataclass
+class StubFolder:
+    path: str = "models/stub"
+    has_changed: bool = False
+
+
+@dataclass
 class StubEmbedder:
-    """`chunks` are the texts of each call to `encode_chunk`; while `gate` is not set, none returns."""
+    """`chunks` are the texts of each call to `encode_chunk`, but for the warm-up; while `gate` isn't set, none returns."""
 
     maxseq: int = 1000
     dimension: int = DIMENSION
-    device: str = "cpu stub"
+    engine: StubEngine = field(default_factory=StubEngine)
+    folder: StubFolder = field(default_factory=StubFolder)
     token_s: float = 0.0
     chunks: list[list[str]] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
@@ -40,11 +73,19 @@ class StubEmbedder:
     def __post_init__(self) -> None:
         self.gate.set()
 
+    @property
+    def device(self) -> str:
+        return self.engine.description
+
     def tokenize(self, texts: Sequence[str], *, count_all: bool = True) -> list[StubText]:
         return [self._tokenized(text) for text in texts]
 
-    def encode_chunk(self, tokenized: Sequence[StubText], *, normalize: bool) -> NDArray[np.float32]:
+    def encode_chunk(
+        self, tokenized: Sequence[StubText], *, normalize: bool, progress: Callable[[int, int], None] | None = None
+    ) -> NDArray[np.float32]:
         texts = [item.text for item in tokenized]
+        if texts == [WARM_UP]:
+            return np.stack([vector_of(WARM_UP)])
         self.chunks.append(texts)
         assert self.gate.wait(30)
         if any(text.startswith(NAP) for text in texts):

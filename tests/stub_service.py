@@ -30,14 +30,17 @@ class StubService:
     def __init__(self, load: Callable[[], Any], limits: Limits, **settings: Any) -> None:
         self._load_ended = Event()
         metrics = Metrics()
-        service = Service(load, limits=limits, metrics=metrics)
-        self.app = Application(service, metrics, Settings(**{"model": "models/stub", **settings}), limits)
+        given = Settings(**{"model": "models/stub", **settings})
+        service = Service(
+            load, limits=limits, metrics=metrics, warmup=given.warmup, unload_after_s=given.unload_after
+        )
+        self.app = Application(service, metrics, given, limits)
         self.app.on_ready(lambda info: self._load_ended.set())
         self.app.on_failure(lambda ex: self._load_ended.set())
         self.client = falcon.testing.TestClient(self.app)
 
     def wait_for_load(self) -> None:
-        """Wait until a load has ended, well or not."""
+        """Wait until the model is served, or known not to be."""
         assert self._load_ended.wait(SECONDS)
         self._load_ended.clear()
 

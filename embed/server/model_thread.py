@@ -69,7 +69,7 @@ class ModelThread:
         self._thread.start()
 
     def open(self) -> None:
-        """Read the model folder; the listener hears how it went."""
+        """Read the model folder, but not the weights; the listener hears how it went."""
         self._loading = True
         self._inbox.put(self._open_first)
 

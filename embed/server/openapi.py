@@ -53,6 +53,7 @@ def document(settings: Settings, limits: Limits, *, name: str, secured: bool) ->
     if secured:
         components["securitySchemes"] = _SECURITY_SCHEMES
         about["security"] = [{"header": []}, {"query": []}]
+        del components["responses"]["Forbidden"]
     else:
         del components["schemas"]["HealthInBrief"], components["responses"]["Unauthorized"]
         del components["headers"]["WWWAuthenticate"]
@@ -93,6 +94,8 @@ def _paths(settings: Settings, name: str, secured: bool) -> About:
         },
         "/health": {"get": _health("health", secured)},
         "/": {"get": _health("health_at_root", secured)},
+        "/load": {"post": _operation("load", "Load the model now", secured, "Unavailable")},
+        "/unload": {"post": _operation("unload", "Give the model's memory back until it is wanted", secured, "Busy")},
         "/metrics": {
             "get": {
                 "operationId": "metrics",
@@ -125,6 +128,13 @@ def _health(operation: str, secured: bool) -> About:
         schema = {"anyOf": [schema, _ref("schemas", "HealthInBrief")]}
         about["security"] = [{}, {"header": []}, {"query": []}]
     return {**about, "responses": _responses(_json_response("The service's state", schema), *BY_THE_WORKER)}
+
+
+def _operation(operation: str, summary: str, secured: bool, *errors: str) -> About:
+    """Return what operators may do, of whom only the token tells: a service without one refuses it to everybody."""
+    success = _json_response("The service's state afterwards", _ref("schemas", "Health"))
+    refusals = {*errors, *BY_THE_WORKER, "Unauthorized" if secured else "Forbidden"}
+    return {"operationId": operation, "summary": summary, "responses": _responses(success, *refusals)}
 
 
 def _request_body() -> About:
@@ -235,6 +245,8 @@ def _error_responses(settings: Settings, limits: Limits) -> About:
         "Unauthorized": _error(
             "The token is missing or wrong", {"WWW-Authenticate": _ref("headers", "WWWAuthenticate")}
         ),
+        "Forbidden": _error("The service has no token, and without one nobody may do this"),
+        "Busy": _error("Requests are being computed"),
         "NotFound": _error("Nothing is at this path"),
         "MethodNotAllowed": _error("The path does not take this method", {"Allow": _ref("headers", "Allow")}),
         "TooSlow": _error(
@@ -281,7 +293,9 @@ def _default(settings: Settings) -> str:
 _STATUS = {
     "BadRequest": "400",
     "Unauthorized": "401",
+    "Forbidden": "403",
     "TooSlow": "408",
+    "Busy": "409",
     "ContentTooLarge": "413",
     "UnsupportedMediaType": "415",
     "UnknownExpectation": "417",
@@ -322,4 +336,14 @@ _HEALTH: About = {
     "unloads": _COUNT,
     "last_load_ms": {"type": ["integer", "null"], "minimum": 0},
     "idle_s": {"type": "number", "minimum": 0},
+    "executor": {
+        "type": "object",
+        "description": "The process that computes",
+        "required": ["pid", "restarts", "last_failure"],
+        "properties": {
+            "pid": {"type": ["integer", "null"], "minimum": 1},
+            "restarts": _COUNT,
+            "last_failure": {"type": ["string", "null"], "description": "How the last one died"},
+        },
+    },
 }

@@ -96,7 +96,10 @@ class Service:
         self._last_used = time.monotonic()
         metrics.watch_queue(lambda: len(self._waiting), lambda: self._waiting_tokens)
         self._thread = ModelThread(open_model, Loop(), self)
-        self._thread.open()
+        if warmup:
+            self._thread.load()
+        else:
+            self._thread.open()
         if unload_after_s:
             after(unload_after_s, self._look_whether_idle)
 
@@ -279,12 +282,8 @@ class Service:
     # What the model thread reports.
 
     def opened(self, embedder: Embedder) -> None:
-        first, self.embedder = self.embedder is None, embedder
-        if not first:
-            return
-        if self._warmup:
-            self._thread.load()
-        else:
+        self.embedder = embedder
+        if not self._warmup and not self._is_announced:
             self._settled.set()
             self._announce()
 

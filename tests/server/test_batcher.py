@@ -16,7 +16,7 @@ from embed.server.batcher import CHUNK_S, FIRST_CHUNK_TOKENS, Batcher, Job, Pace
 def job_of(*lengths: int, normalize: bool = True) -> Job:
     texts = [" ".join(["word"] * length) for length in lengths]
     job = Job(len(texts), normalize=normalize)
-    job.fill(StubEmbedder().tokenize(texts), DIMENSION)
+    job.fill(StubEmbedder().tokenize(texts), StubEmbedder())
     return job
 
 
