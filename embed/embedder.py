@@ -118,7 +118,8 @@ class Embedder:
     ) -> NDArray[np.float32]:
         """Return the vectors (n, dimension) float32 of texts that `tokenize` returned, in their order.
 
-        `progress` is called with the steps done and those there are, and may raise to give up. Raises `TextError`, with the index, for ids that this model's `tokenize` can't have returned.
+        `progress` is called with the steps done and those there are, and may raise to give up. Raises `TextError`,
+        with the index, for ids that this model's `tokenize` can't have returned.
         """
         normalize = self._normalize if normalize is None else _yes_or_no(normalize, "normalize")
         for index, text in enumerate(tokenized):

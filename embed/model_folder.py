@@ -124,9 +124,7 @@ def _fingerprint(folder: Path) -> Fingerprint:
     for root, folders, names in os.walk(folder):
         if Path(root) != folder:
             folders.clear()
-        for name in names:
-            if name.endswith((".json", ".safetensors")):
-                found.append(_of_file(os.path.join(root, name)))
+        found += [_of_file(os.path.join(root, name)) for name in names if name.endswith((".json", ".safetensors"))]
     return tuple(sorted(found))
 
 

@@ -72,7 +72,7 @@ def load(model, *, device, pool, normalize, maxseq, threads):
 
 
 stub = types.ModuleType("embed.embedder")
-stub.TOKEN_BUDGET, stub.Embedder, stub.load = 2048, StubEmbedder, load
+stub.Embedder, stub.load = StubEmbedder, load
 sys.modules["embed.embedder"] = stub
 code = main()
 if "STUB_MEMORY" in os.environ:

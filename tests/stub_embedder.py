@@ -59,7 +59,7 @@ class StubFolder:
 
 @dataclass
 class StubEmbedder:
-    """`chunks` are the texts of each call to `encode_chunk`, but for the warm-up; while `gate` isn't set, none returns."""
+    """`chunks` are the texts of each call to `encode_chunk` but the warm-up; while `gate` isn't set, none returns."""
 
     maxseq: int = 1000
     dimension: int = DIMENSION

@@ -31,9 +31,7 @@ class StubService:
         self._load_ended = Event()
         metrics = Metrics()
         given = Settings(**{"model": "models/stub", **settings})
-        service = Service(
-            load, limits=limits, metrics=metrics, warmup=given.warmup, unload_after_s=given.unload_after
-        )
+        service = Service(load, limits=limits, metrics=metrics, warmup=given.warmup, unload_after_s=given.unload_after)
         self.app = Application(service, metrics, given, limits)
         self.app.on_ready(lambda info: self._load_ended.set())
         self.app.on_failure(lambda ex: self._load_ended.set())

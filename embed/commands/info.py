@@ -18,10 +18,10 @@ from embed.checkpoint import Checkpoint
 from embed.config import ModelConfig, read_config
 from embed.console import check_stdout, put
 from embed.cuda.devices import cuda_devices
-from embed.embedder import TOKEN_BUDGET
 from embed.errors import DeviceError, OptionError
 from embed.files import file_bytes
 from embed.metadata import Metadata, read_metadata, transformer_directory
+from embed.model_folder import TOKEN_BUDGET
 from embed.version import __version__
 from embed.weights import check, embedding_tensor_names, embedding_weights, layer_tensor_names
 

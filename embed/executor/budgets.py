@@ -39,5 +39,7 @@ def _seconds(environ: Mapping[str, str], variable: str, default: float) -> float
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and MIN_MS <= int(text) <= MAX_MS):
-        raise OptionError(f"{variable} is {text!r}; a whole number of milliseconds, {MIN_MS} to {MAX_MS:,}, is expected")
+        raise OptionError(
+            f"{variable} is {text!r}; a whole number of milliseconds, {MIN_MS} to {MAX_MS:,}, is expected"
+        )
     return int(text) / 1000

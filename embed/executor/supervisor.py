@@ -28,9 +28,7 @@ MAX_STRAYS = 20  # foreign lines of one child that are logged
 class Supervisor:
     """An `Engine`. Only one thread may use it, and it must live for as long as this does: its end ends the child."""
 
-    def __init__(
-        self, command: Sequence[str], *, dimension: int, budgets: Budgets, log: Callable[[str], None]
-    ) -> None:
+    def __init__(self, command: Sequence[str], *, dimension: int, budgets: Budgets, log: Callable[[str], None]) -> None:
         """Run `command` at each load; `log` is told of what goes wrong with it."""
         self.description = "none"
         self.last_failure: str | None = None

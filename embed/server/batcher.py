@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embed.embedder import TOKEN_BUDGET, Embedder
+from embed.embedder import Embedder
+from embed.model_folder import TOKEN_BUDGET
 from embed.server.waiting import Event
 from embed.tokenizer import TokenizedText
 

@@ -288,7 +288,7 @@ class _NoModel(Exception):
 
 def _deliver(chunk: list[Item], vectors: NDArray[np.float32]) -> bool:
     """Give each job its vectors; return whether all are finite."""
-    finite = np.isfinite(vectors).all(axis=1)
+    finite: NDArray[np.bool_] = np.isfinite(vectors).all(axis=1)
     for item, vector, good in zip(chunk, vectors, finite.tolist(), strict=True):
         if good:
             item.job.put(item.index, vector)

@@ -431,7 +431,14 @@ def test_create_app_takes_the_settings_and_loads_as_they_say(monkeypatch):
         )
     finally:
         app.close()
-    expected = {"model": "some/model", "device": "auto", "pool": "cls", "no_normalize": True, "maxseq": 16, "threads": 2}
+    expected = {
+        "model": "some/model",
+        "device": "auto",
+        "pool": "cls",
+        "no_normalize": True,
+        "maxseq": 16,
+        "threads": 2,
+    }
     assert given.items() >= expected.items()
 
 

@@ -7,9 +7,9 @@ import weakref
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stub_embedder import DIMENSION, StubEmbedder
+from stub_embedder import StubEmbedder
 
-from embed.embedder import TOKEN_BUDGET
+from embed.model_folder import TOKEN_BUDGET
 from embed.server.batcher import CHUNK_S, FIRST_CHUNK_TOKENS, Batcher, Job, Pace
 
 
