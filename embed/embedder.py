@@ -18,6 +18,8 @@ from embed.machine import thread_count
 from embed.model_folder import TOKEN_BUDGET, ModelFolder, check_device
 from embed.tokenizer import TokenizedText, Tokenizer
 
+WARM_UP = "Hello, world!"
+
 
 class Embedder:
     """A loaded model. Safe to use from several threads; one forward runs at a time, on a thread of its own."""
@@ -147,6 +149,10 @@ class Embedder:
         """
         batch = batching.pack([text.ids for text in tokenized], self.folder.config.position_pad_id)
         return self.engine.encode(batch, normalize=normalize, progress=progress)
+
+    def warm_up(self) -> None:
+        """Compute a first text, so that whoever comes next finds everything in place."""
+        self.encode_chunk(self.tokenize([WARM_UP]), normalize=True)
 
     def close(self) -> None:
         """Free the model's memory; whatever would compute afterwards raises `StateError`."""

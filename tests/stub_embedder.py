@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from embed.server.model_thread import WARM_UP
 from embed.tokenizer import TokenizedText
 
 DIMENSION = 4
@@ -84,8 +83,6 @@ class StubEmbedder:
         self, tokenized: Sequence[StubText], *, normalize: bool, progress: Callable[[int, int], None] | None = None
     ) -> NDArray[np.float32]:
         texts = [item.text for item in tokenized]
-        if texts == [WARM_UP]:
-            return np.stack([vector_of(WARM_UP)])
         self.chunks.append(texts)
         assert self.gate.wait(30)
         if any(text.startswith(NAP) for text in texts):
@@ -94,6 +91,9 @@ class StubEmbedder:
         if any(text.startswith(ABORTS) for text in texts):
             raise MemoryError("out of memory")
         return np.stack([vector_of(text, normalize=normalize) for text in texts])
+
+    def warm_up(self) -> None:
+        pass
 
     def close(self) -> None:
         self.closed = True

@@ -62,7 +62,8 @@ def backend():
 
 @pytest.fixture
 def engine(backend):
-    engine = LocalEngine(lambda progress: backend, layers=LAYERS, dimension=2, pooling="cls")
+    engine = LocalEngine(lambda progress: backend, layers=LAYERS, pooling="cls")
+    engine.load()
     yield engine
     engine.close()
 
@@ -118,15 +119,52 @@ def test_an_error_reaches_its_caller_and_the_next_forward_works(engine):
     assert engine.encode(batch_of([1]), normalize=True).tolist() == [[1, 1]]
 
 
-def test_a_failing_load_raises_in_the_caller_and_leaves_no_thread():
-    before = len(model_threads())
+def test_a_failing_load_raises_in_the_caller_and_the_next_one_may_succeed(backend):
+    results = [OSError("no weights"), backend]
 
-    def broken(progress):
-        raise OSError("no weights")
+    def load(progress):
+        if isinstance(results[0], OSError):
+            raise results.pop(0)
+        return results[0]
 
-    with pytest.raises(OSError, match="no weights"):
-        LocalEngine(broken, layers=1, dimension=2, pooling="cls")
-    assert len(model_threads()) == before
+    with contextlib.closing(LocalEngine(load, layers=LAYERS, pooling="cls")) as engine:
+        with pytest.raises(OSError, match="no weights"):
+            engine.load()
+        assert not engine.is_loaded
+        with pytest.raises(StateError, match="not loaded"):
+            engine.encode(batch_of([1]), normalize=True)
+        engine.load()
+        assert engine.encode(batch_of([1]), normalize=True).tolist() == [[1, 1]]
+
+
+def test_an_engine_that_was_unloaded_loads_again(backend):
+    loads = []
+    with contextlib.closing(LocalEngine(lambda _: loads.append(1) or backend, layers=LAYERS, pooling="cls")) as engine:
+        for _ in range(3):
+            engine.load()
+            engine.load()
+            assert engine.is_loaded
+            assert engine.encode(batch_of([1]), normalize=True).tolist() == [[1, 1]]
+            engine.unload()
+            assert backend.closed
+            assert not engine.is_loaded
+    assert len(loads) == 3
+
+
+def test_progress_is_told_before_each_sub_layer_by_the_thread_that_computes_and_may_give_up(engine, backend):
+    steps = []
+    engine.encode(batch_of([1]), normalize=True, progress=lambda done, of: steps.append((done, of)))
+    assert steps == [(step, 2 * LAYERS) for step in range(2 * LAYERS)]
+
+    def give_up(done, of):
+        assert threading.get_ident() in backend.threads
+        if done == 3:
+            raise InterruptedError
+
+    run = backend.layers_run
+    with pytest.raises(InterruptedError):
+        engine.encode(batch_of([1]), normalize=True, progress=give_up)
+    assert backend.layers_run == run + 1
 
 
 def test_after_close_a_call_is_one_sentence_and_closing_again_is_fine(engine, backend):
@@ -168,15 +206,17 @@ def test_an_interrupted_load_stops_at_the_next_layer():
             time.sleep(0.05)
         return StubBackend()
 
+    engine = LocalEngine(load, layers=1, pooling="cls")
     with interrupted_after(0.3), pytest.raises(InterruptedError):
-        LocalEngine(load, layers=1, dimension=2, pooling="cls")
+        engine.load()
+    engine.close()
     assert 0 < len(layers) < 20
     assert not model_threads()
 
 
 def test_an_engine_that_is_dropped_ends_its_thread():
     before = len(model_threads())
-    engine = LocalEngine(lambda progress: StubBackend(), layers=1, dimension=2, pooling="cls")
+    engine = LocalEngine(lambda progress: StubBackend(), layers=1, pooling="cls")
     assert len(model_threads()) == before + 1
     del engine
     gc.collect()
@@ -229,7 +269,8 @@ def test_the_interpreter_exits_while_a_forward_runs():
             def pool(self, states, pooling, normalize): return np.zeros((1, 1), np.float32)
             def close(self): pass
 
-        engine = LocalEngine(lambda progress: Slow(), layers=1, dimension=1, pooling="cls")
+        engine = LocalEngine(lambda progress: Slow(), layers=1, pooling="cls")
+        engine.load()
         batch = batching.pack([np.zeros(1, np.int32)], None)
         threading.Thread(target=engine.encode, args=(batch,), kwargs={"normalize": True}, daemon=True).start()
         time.sleep(0.1)
@@ -255,7 +296,8 @@ def test_a_signal_handler_may_encode_and_close_whatever_its_thread_is_doing():
             def close(self): pass
 
         faulthandler.dump_traceback_later(30, exit=True)
-        engine = LocalEngine(lambda progress: Quick(), layers=1, dimension=1, pooling="cls")
+        engine = LocalEngine(lambda progress: Quick(), layers=1, pooling="cls")
+        engine.load()
         batch = batching.pack([np.zeros(1, np.int32)], None)
         signal.signal(signal.SIGALRM, lambda *_: engine.encode(batch, normalize=True))
         signal.setitimer(signal.ITIMER_REAL, 0.0011, 0.0011)

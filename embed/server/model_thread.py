@@ -25,7 +25,6 @@ from embed.server.batcher import Batcher, Item, Job, Pace
 from embed.server.failures import Unavailable
 from embed.server.waiting import Loop
 
-WARM_UP = "A first text, so that the first request finds everything in place."
 QUICK_DEATH_S = 10.0  # after a load: who dies so soon is started again by the next request only
 UNWANTED_S = 10.0  # of computing what nobody waits for: then it is given up, which may cost a load
 
@@ -150,7 +149,9 @@ class ModelThread:
             if embedder is None or embedder.folder.has_changed:
                 embedder = self._open()
             embedder.engine.load()
-            self._warm_up(embedder)
+            if not self._is_warm:
+                embedder.warm_up()
+                self._is_warm = True
         except Exception as ex:  # not swallowed: the listener decides what it means
             self._loop.call(self._listener.not_loaded, ex)
             return False
@@ -160,11 +161,6 @@ class ModelThread:
         self._loop.call(self._listener.loaded, self._loaded_at - began, self._is_wanted)
         self._is_wanted = True
         return True
-
-    def _warm_up(self, embedder: Embedder) -> None:
-        if not self._is_warm:
-            embedder.encode_chunk(embedder.tokenize([WARM_UP]), normalize=True)
-            self._is_warm = True
 
     def _unload(self) -> None:
         """Unload, unless a request has come in the meantime."""
@@ -288,13 +284,12 @@ class _NoModel(Exception):
 
 def _deliver(chunk: list[Item], vectors: NDArray[np.float32]) -> bool:
     """Give each job its vectors; return whether all are finite."""
-    finite: NDArray[np.bool_] = np.isfinite(vectors).all(axis=1)
-    for item, vector, good in zip(chunk, vectors, finite.tolist(), strict=True):
-        if good:
+    for item, vector in zip(chunk, vectors, strict=True):
+        if np.isfinite(vector).all():
             item.job.put(item.index, vector)
         else:
             item.job.fail(_not_finite(item))
-    return bool(finite.all())
+    return all(item.job.error is None for item in chunk)
 
 
 def _fail(chunk: list[Item], error: Exception) -> None:

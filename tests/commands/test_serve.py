@@ -27,6 +27,9 @@ FLAGS = [  # setting, flag, value in the variable, value
     ("log_level", ["--log-level", "info"], "info", "info"),
     ("access_log", ["--access-log"], "true", True),
     ("graceful", ["--graceful", "5"], "5", 5),
+    ("warmup", ["--no-warmup"], "off", False),
+    ("unload_after", ["--unload-after", "2.5"], "2.5", 2.5),
+    ("in_process", ["--in-process"], "1", True),
 ]
 
 

@@ -24,6 +24,9 @@ SETTINGS = {
     "log_level": ("warning", "debug", "debug"),
     "access_log": (False, "yes", True),
     "graceful": (30, "5", 5),
+    "warmup": (True, "0", False),
+    "unload_after": (0.0, "2.5", 2.5),
+    "in_process": (False, "on", True),
 }
 
 
@@ -95,6 +98,10 @@ def test_yes_and_no_have_several_spellings(name):
         ({"max_texts": -5}, "max-texts -5"),
         ({"graceful": -1}, "graceful -1"),
         ({"graceful": 10**6}, "graceful 1000000"),
+        ({"unload_after": -5.0}, "unload-after -5"),
+        ({"unload_after": float("nan")}, "unload-after nan"),
+        ({"unload_after": 0.01}, "unload-after 0.01"),
+        ({"unload_after": 1e9}, r"unload-after 1e\+09"),
         ({"token": ""}, "the token .* is empty"),
         ({"token": "a", "token_file": "b"}, "not both"),
     ],
