@@ -55,7 +55,8 @@ def document(settings: Settings, limits: Limits, *, name: str, secured: bool) ->
         about["security"] = [{"header": []}, {"query": []}]
         del components["responses"]["Forbidden"]
     else:
-        del components["schemas"]["HealthInBrief"], components["responses"]["Unauthorized"]
+        del components["schemas"]["HealthInBrief"]
+        del components["responses"]["Unauthorized"], components["responses"]["Busy"]
         del components["headers"]["WWWAuthenticate"]
     return about
 
@@ -133,8 +134,10 @@ def _health(operation: str, secured: bool) -> About:
 def _operation(operation: str, summary: str, secured: bool, *errors: str) -> About:
     """Return what operators may do, of whom only the token tells: a service without one refuses it to everybody."""
     success = _json_response("The service's state afterwards", _ref("schemas", "Health"))
-    refusals = {*errors, *BY_THE_WORKER, "Unauthorized" if secured else "Forbidden"}
-    return {"operationId": operation, "summary": summary, "responses": _responses(success, *refusals)}
+    responses = _responses(success, "Unauthorized", *{*errors, *BY_THE_WORKER})
+    if not secured:
+        responses = _error_responses_of("Forbidden", *BY_THE_WORKER)
+    return {"operationId": operation, "summary": summary, "responses": responses}
 
 
 def _request_body() -> About:
@@ -266,10 +269,11 @@ def _error_responses(settings: Settings, limits: Limits) -> About:
 
 
 def _responses(success: About, *errors: str) -> About:
-    return {
-        "200": success,
-        **{_STATUS[error]: _ref("responses", error) for error in sorted(errors, key=_STATUS.__getitem__)},
-    }
+    return {"200": success, **_error_responses_of(*errors)}
+
+
+def _error_responses_of(*errors: str) -> About:
+    return {_STATUS[error]: _ref("responses", error) for error in sorted(errors, key=_STATUS.__getitem__)}
 
 
 def _json_response(description: str, schema: About, example: About | None = None) -> About:

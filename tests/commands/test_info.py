@@ -54,7 +54,7 @@ def test_info_foretells_the_memory_of_the_loaded_model(model):
 
     memory = json.loads(run("info", model, "--json")[1])["model"]["memory"]
     with embed.load(model) as embedder:
-        backend = embedder._engine._backend
+        backend = embedder.engine._engine._backend
         assert isinstance(backend, CpuBackend)
         held, workspace = backend.weight_bytes, backend._live.workspace_bytes
     assert (memory["packed_bytes"], memory["workspace_bytes"]) == (held, workspace)

@@ -110,6 +110,7 @@ def create_app(directory: str, token: str) -> FastAPI:
             "unloads": 0,
             "last_load_ms": 1,
             "idle_s": 0.5,
+            "executor": {"pid": 1, "restarts": 0, "last_failure": None},
         }
 
     def trusted(request: Request) -> bool:

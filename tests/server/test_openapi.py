@@ -27,6 +27,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 OF_THE_WORKER = {400, 408, 417, 431, 500, 501, 503, 504, 505}
 EMBED_TEXTS = ("POST", "/create_embedding")
 EMBED_TEXT = ("GET", "/create_embedding")
+LOAD, UNLOAD = ("POST", "/load"), ("POST", "/unload")
 EXAMPLES = 60  # an operation
 CHECKS = (
     "not_a_server_error",
@@ -144,22 +145,30 @@ def refused_while_read(service, status):
 
 
 def with_a_full_queue(secured):
-    """Return what a POST and a GET get when no more fits."""
+    """Return what a POST and a GET get when no more fits, and what who wants to unload."""
     embedder = StubEmbedder()
     with serving(embedder, limits=Limits(queue_requests=1), token=TOKEN if secured else None) as service:
         service.client = falcon.testing.TestClient(service.app, headers=BEARER)
         waiting = behind_a_held_one(service, embedder, [])
-        answers = service.embed({"text": "a"}), service.get("/create_embedding", "text=a")
+        answers = (
+            service.embed({"text": "a"}),
+            service.get("/create_embedding", "text=a"),
+            service.client.simulate_post("/unload"),
+        )
         embedder.gate.set()
         gevent.joinall(waiting, timeout=SECONDS, raise_error=True)
     return answers
 
 
 def ending(secured):
-    """Return what a POST and a GET get while the service drains."""
+    """Return what a POST and a GET get while the service drains, and what who wants to load."""
     with serving(token=TOKEN if secured else None) as service:
         service.app.drain()
-        return service.embed({"text": "a"}, headers=BEARER), service.get("/create_embedding", "text=a", headers=BEARER)
+        return (
+            service.embed({"text": "a"}, headers=BEARER),
+            service.get("/create_embedding", "text=a", headers=BEARER),
+            service.client.simulate_post("/load", headers=BEARER),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +199,13 @@ def answers(service, secured):
     }
     for path in ("/", "/health", "/metrics", "/openapi.json"):
         answers[("GET", path), 200] = service.get(path, headers=BEARER)
+    for operation in (LOAD, UNLOAD):
+        answers[operation, 200 if secured else 403] = service.client.simulate_post(operation[1], headers=BEARER)
     if secured:
+        answers[UNLOAD, 409] = full[2]
+        answers[LOAD, 503] = draining[2]
+        for operation in (LOAD, UNLOAD):
+            answers[operation, 401] = service.client.simulate_post(operation[1])
         answers[EMBED_TEXTS, 401] = service.embed({"text": "a"})
         for path in ("/create_embedding", "/metrics", "/openapi.json"):
             answers[("GET", path), 401] = service.get(path)
@@ -296,6 +311,6 @@ def test_schemathesis_finds_nothing(token, tmp_path):
             env=environment(),
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "Tested: 5" in done.stdout
+        assert "Tested: 7" in done.stdout
         assert live.end() == 0
         assert len(live.lines) == 1, "nothing but the line that says where it listens"
