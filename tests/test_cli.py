@@ -42,7 +42,7 @@ def test_help_documents_the_exit_codes(arguments):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "no command given; choose one of serve, text, info, download"),
+        ([], "no command given; choose one of serve, text, info, executor, download"),
         (["embed"], "'embed' is not a command"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["text"], "no text given"),
