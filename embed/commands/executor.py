@@ -7,6 +7,7 @@ float32 numbers. docs/executor.md has all messages. It ends with the end of its 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from embed import models
 from embed.config import POOLINGS
@@ -14,6 +15,9 @@ from embed.console import hold_standard_streams
 from embed.errors import EmbedError, OptionError
 from embed.executor.channel import Channel, end_with
 from embed.machine import DEVICES
+
+if TYPE_CHECKING:
+    from embed.executor.child import Child
 
 USAGE = "embed executor [OPTION...] [MODEL]     e.g. embed executor demo"
 
@@ -42,7 +46,7 @@ def run(options: argparse.Namespace, operands: list[str]) -> int:
     return 0
 
 
-def _child(channel: Channel, options: argparse.Namespace, operands: list[str]) -> object:
+def _child(channel: Channel, options: argparse.Namespace, operands: list[str]) -> Child:
     from embed.executor.budgets import Budgets
     from embed.executor.child import Child
     from embed.machine import thread_count

@@ -38,7 +38,8 @@ def _seconds(environ: Mapping[str, str], variable: str, default: float) -> float
     text = environ.get(variable, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and MIN_MS <= int(text) <= MAX_MS):
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_MS))
+    if not (digits and MIN_MS <= int(text) <= MAX_MS):
         raise OptionError(
             f"{variable} is {text!r}; a whole number of milliseconds, {MIN_MS} to {MAX_MS:,}, is expected"
         )

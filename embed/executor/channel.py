@@ -42,4 +42,5 @@ def end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before
         leave(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the parent decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's reach the whole group, and the parent decides
+        signal.signal(number, signal.SIG_IGN)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from embed.executor import protocol
-from embed.executor.protocol import Message, ProtocolError, VersionError
+from embed.executor.protocol import BrokenMessage, Message, ProtocolError
 
 PIPE_BYTES = 1 << 20  # for a chunk's vectors in one piece: Linux's 64 KiB cost 64 texts 1 ms
 READ_BYTES = 1 << 18
@@ -50,6 +50,7 @@ class ChildProcess:
             stderr=subprocess.PIPE,
             bufsize=0,
             env=_environment(),
+            start_new_session=True,  # a terminal's signals are for the parent alone
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
@@ -91,17 +92,18 @@ class ChildProcess:
         poll.register(self._stdout, select.POLLIN)
         while not self._messages:
             left = until - time.monotonic()
-            if left <= 0:
-                return None
             if self._unsent:
                 poll.register(self._stdin, select.POLLOUT)
-            for descriptor, _ in poll.poll(math.ceil(left * 1000)):
+            # Also when it is too late: this process may have been stopped meanwhile, and the child not.
+            for descriptor, _ in poll.poll(max(0, math.ceil(left * 1000))):
                 if descriptor == self._stdout.fileno():
                     self._take(os.read(descriptor, READ_BYTES))
                 else:
                     poll.unregister(self._stdin)
                     self._write()
-        return self._messages.popleft()
+            if left <= 0:
+                break
+        return self._messages.popleft() if self._messages else None
 
     def end(self, *, at_once: bool = False) -> str:
         """End it, and return how it ended: "was ended by SIGKILL", "ended with code 1".
@@ -111,24 +113,23 @@ class ChildProcess:
         self._unsent = memoryview(b"")
         self._stdin.close()
         self._stdout.close()
-        if at_once:
+        if at_once or not self._has_left(END_S):
             self._process.terminate()
-        else:
-            self._await_end(END_S, self._process.terminate)
-        self._await_end(END_S, self._process.kill)
-        self._await_end(GONE_S, None)
+        if not self._has_left(END_S):
+            self._process.kill()
+        self._has_left(GONE_S)
         self._listener.join(END_S)  # it reads the last words; a process that the child started may keep the pipe open
         code = self._process.returncode
         if code is None:
             return "can't be ended, even by SIGKILL"
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
-    def _await_end(self, seconds: float, otherwise: Callable[[], None] | None) -> None:
+    def _has_left(self, seconds: float) -> bool:
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            if otherwise is not None:
-                otherwise()
+            return False
+        return True
 
     def _write(self) -> None:
         try:
@@ -151,13 +152,16 @@ class ChildProcess:
             raise ProtocolError(f"the child wrote a line of over {MAX_LINE_BYTES:,} bytes")
 
     def _take_line(self, line: bytes) -> None:
-        """Take a message, also one that comes after what somebody else printed without ending the line."""
-        start = line.find(protocol.START)
+        """Take a message, also one that comes after what somebody else printed without ending the line.
+
+        No string inside of a message can hold its start, whose quotes would be escaped there.
+        """
+        start = line.rfind(protocol.START)
         stray = line if start < 0 else line[:start]
         try:
             if start >= 0:
                 self._messages.append(protocol.decode(line[start:]))
-        except VersionError:
+        except BrokenMessage:
             raise
         except ProtocolError:
             stray = line
@@ -169,6 +173,8 @@ class ChildProcess:
         with self._process.stderr as pipe:
             while data := os.read(pipe.fileno(), READ_BYTES):
                 self._last_words = (self._last_words + data)[-LAST_WORDS_BYTES:]
+        with contextlib.suppress(ChildProcessError):  # somebody has asked for its exit code already
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # closed pipes come a little before the end
         self._on_end(self)
 
 

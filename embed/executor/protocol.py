@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,8 @@ class ProtocolError(EmbedError, ValueError):
     """A line is no message of this protocol."""
 
 
-class VersionError(ProtocolError):
-    """The child speaks another version of it."""
+class BrokenMessage(ProtocolError):
+    """A line is meant as a message of this protocol, and can't be understood."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def encode_request(request: Request) -> bytes:
     """Return a request's line."""
     fields: dict[str, Any] = {"type": "embed", "id": request.id}
     if request.texts is None:
-        fields["tokens"] = base64.b64encode(np.ascontiguousarray(request.ids, "<i4")).decode()
+        fields["tokens"] = base64.b64encode(np.asarray(request.ids, "<i4").tobytes()).decode()
         fields["lengths"] = request.lengths
     else:
         fields["texts"] = request.texts
@@ -116,7 +116,7 @@ def encode(message: Message) -> bytes:
         fields = {
             "type": "ready",
             "protocol": PROTOCOL,
-            "model": message.model,
+            "model": _utf8(message.model),
             "dimension": message.dimension,
             "device": message.device,
             "load_ms": message.load_ms,
@@ -124,29 +124,34 @@ def encode(message: Message) -> bytes:
     elif isinstance(message, Progress):
         fields = {"type": "progress", "id": message.id, "done": message.done, "of": message.of}
     elif isinstance(message, Result):
-        vectors = base64.b64encode(np.ascontiguousarray(message.vectors, "<f4")).decode()
+        vectors = base64.b64encode(np.asarray(message.vectors, "<f4").tobytes()).decode()
         fields = {"type": "result", "id": message.id, "vectors": vectors, "rows": len(message.vectors)}
     else:
-        fields = {"type": "error", "id": message.id, "kind": message.kind, "message": message.message}
+        fields = {"type": "error", "id": message.id, "kind": message.kind, "message": _utf8(message.message)}
         if message.index is not None:
             fields["index"] = message.index
     return orjson.dumps(fields) + b"\n"
 
 
 def decode(line: bytes) -> Message:
-    """Return the child's message of a line; raises `ProtocolError`."""
+    """Return the child's message of a line.
+
+    Raises `ProtocolError` for what may be anybody's, and `BrokenMessage` for what can only be a child's.
+    """
     fields = _fields(line)
+    kind = fields.get("type")
     try:
-        return _READERS[fields["type"]](fields)
-    except VersionError:
+        return _READERS[kind](fields)
+    except ProtocolError:
         raise
-    except (KeyError, TypeError, ValueError) as ex:
-        raise ProtocolError(f"not a message: {_shown(line)}") from ex
+    except (KeyError, TypeError, ValueError, OverflowError) as ex:
+        error = BrokenMessage if kind in ("ready", "result") else ProtocolError
+        raise error(f"not a message: {_shown(line)}") from ex
 
 
 def _ready(fields: dict[str, Any]) -> Ready:
     if fields["protocol"] != PROTOCOL:
-        raise VersionError(f"the child speaks protocol {fields['protocol']!r}, and this program {PROTOCOL}")
+        raise BrokenMessage(f"the child speaks protocol {fields['protocol']!r}, and this program {PROTOCOL}")
     return Ready(str(fields["model"]), int(fields["dimension"]), str(fields["device"]), int(fields["load_ms"]))
 
 
@@ -170,7 +175,12 @@ def _failure(fields: dict[str, Any]) -> Failure:
     )
 
 
-_READERS = {"ready": _ready, "progress": _progress, "result": _result, "error": _failure}
+_READERS: dict[Any, Callable[[dict[str, Any]], Message]] = {
+    "ready": _ready,
+    "progress": _progress,
+    "result": _result,
+    "error": _failure,
+}
 
 
 def _fields(line: bytes) -> dict[str, Any]:
@@ -199,6 +209,11 @@ def _tokens(tokens: Any, lengths: Any) -> tuple[NDArray[np.int32], list[int]]:
     if sum(lengths) != len(ids):
         raise ProtocolError(f"lengths add up to {sum(lengths):,}, and tokens are {len(ids):,}")
     return ids, lengths
+
+
+def _utf8(text: str) -> str:
+    """Return `text` with what UTF-8 can't carry escaped: a file's name may hold any bytes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _shown(line: bytes) -> str:

@@ -82,13 +82,15 @@ class Supervisor:
         except ChildEnded:
             raise self._lose("while it computed") from None
         except ProtocolError as ex:
-            raise self._lose(f"after it broke the protocol ({ex})") from ex
+            raise self._lose(f"after it broke the protocol ({ex})", at_once=True) from ex
         except _Silence:
             seconds = f"{self._budgets.watchdog_s:g} s ({WATCHDOG_VARIABLE})"
             raise self._lose(f"after it had made no progress for {seconds}", at_once=True) from None
 
     def unload(self) -> None:
         """End the child, which gives every byte back."""
+        if self._child is not None and self._child.has_ended:
+            self._lose("while it was idle")
         self._end(at_once=False)
 
     close = unload
@@ -104,7 +106,7 @@ class Supervisor:
         except ChildEnded:
             raise self._lose("before it was ready") from None
         except ProtocolError as ex:
-            raise self._lose(f"before it was ready ({ex})") from ex
+            raise self._lose(f"before it was ready ({ex})", at_once=True) from ex
         except _Silence:
             seconds = f"{self._budgets.startup_s:g} s ({STARTUP_VARIABLE})"
             raise self._lose(f"since it wasn't ready after {seconds}", at_once=True) from None
