@@ -81,8 +81,8 @@ class Stub:
                 return
         self.send_result(request["id"], [vector_of(text, normalize=request["normalize"]) for text in texts])
 
-    def send(self, kind: str, **fields: object) -> None:
-        write(1, json.dumps({"type": kind, **fields}, separators=(",", ":")).encode() + b"\n")
+    def send(self, type_: str, **fields: object) -> None:
+        write(1, json.dumps({"type": type_, **fields}, separators=(",", ":")).encode() + b"\n")
 
     def send_result(self, number: int, vectors: list[list[float]]) -> None:
         data = b"".join(struct.pack(f"<{len(vector)}f", *vector) for vector in vectors)

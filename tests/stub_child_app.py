@@ -34,12 +34,19 @@ class StubConfig:
 
 
 @dataclass
+class StubMetadata:
+    default_prompt_name: str | None = None
+    include_prompt: bool = True
+
+
+@dataclass
 class StubFolder:
     path: str = "models/stub"
     maxseq: int = 512
     pooling: str = "mean"
     has_changed: bool = False
     config: StubConfig = field(default_factory=StubConfig)
+    metadata: StubMetadata = field(default_factory=StubMetadata)
 
 
 class Characters:

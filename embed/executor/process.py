@@ -52,7 +52,8 @@ class ChildProcess:
             env=_environment(),
             start_new_session=True,  # a terminal's signals are for the parent alone
         )
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         os.set_blocking(self._stdin.fileno(), False)
         for pipe in (self._stdin, self._stdout):
