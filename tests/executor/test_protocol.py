@@ -79,7 +79,10 @@ IDS = base64.b64encode(bytes(8)).decode()
         (b'{"type":"embed","id":1}', "give tokens with their lengths, or texts"),
         (json.dumps({"type": "embed", "id": 1, "tokens": IDS}).encode(), "lengths is not a list"),
         (json.dumps({"type": "embed", "id": 1, "tokens": IDS, "lengths": [0, 2]}).encode(), "lengths is not a list"),
-        (json.dumps({"type": "embed", "id": 1, "tokens": IDS, "lengths": [3]}).encode(), "add up to 3, and tokens are 2"),
+        (
+            json.dumps({"type": "embed", "id": 1, "tokens": IDS, "lengths": [3]}).encode(),
+            "add up to 3, and tokens are 2",
+        ),
         (json.dumps({"type": "embed", "id": 1, "tokens": "AAA=", "lengths": [1]}).encode(), "tokens is not base64"),
         (json.dumps({"type": "embed", "id": 1, "tokens": 5, "lengths": [1]}).encode(), "tokens is not base64"),
     ],
