@@ -21,7 +21,7 @@ COMMANDS = {
     "serve": "answer over HTTP with the vectors of texts",
     "text": "turn texts into vectors",
     "info": "say what a model folder holds and what this machine can do",
-    "download": "fetch the demo model into the cache folder",
+    "download": "fetch a model of the hub, or the demo model, into its cache folder",
 }
 
 FAILED, REFUSED, NO_MODEL, NO_ADDRESS, INTERRUPTED, READER_GONE = 1, 2, 3, 4, 130, 141
