@@ -1,7 +1,7 @@
 """Models by their name on the Hugging Face hub, found in the cache that its tools share. Reads it; no network.
 
-    models--org--name/refs/main                            holds the commit's hash
-    models--org--name/snapshots/<commit>/config.json    -> ../../blobs/<hash of the file>
+models--org--name/refs/main                            holds the commit's hash
+models--org--name/snapshots/<commit>/config.json    -> ../../blobs/<hash of the file>
 """
 
 from __future__ import annotations
@@ -242,15 +242,15 @@ def _absence(name: HubName, where: Cache) -> ModelError:
     value = where.path.parents[len(Path(where.appended).parts) - 1] if where.appended else where.path
     if exists(value / "config.json"):
         return ModelError(f"{said}; {value} is a model folder and no cache: pass it in the place of {name}")
-    for folder in _folders_around(where.path, value):
+    for folder in _folders_around(where, value):
         if (folder / name.folder).is_dir():
             return ModelError(f"{said}, but {folder} does: {_how_to_name(folder, where)}")
     return NotCachedError(said)
 
 
-def _folders_around(path: Path, value: Path) -> Iterator[Path]:
-    yield from (path.parent, path.parent.parent, path / "hub", path / "huggingface" / "hub")
-    yield from sorted(value.glob("*/hub"))
+def _folders_around(where: Cache, value: Path) -> Iterator[Path]:
+    yield from (where.path.parent, where.path.parent.parent, value / "hub", value / "huggingface" / "hub")
+    yield from sorted(value.glob(f"*/{where.appended or 'hub'}"))
 
 
 def _how_to_name(folder: Path, where: Cache) -> str:

@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.file_download import http_get
@@ -104,8 +104,8 @@ class Remote:
         except ModelError:  # an owner can switch discussions off
             return []
 
-    def _url(self, commit: str, file: str) -> Any:
-        url = hf_hub_url(self._name.repo, file, revision=commit)
+    def _url(self, commit: str, file: str) -> str:
+        url: str = hf_hub_url(self._name.repo, file, revision=commit)
         return self.endpoint + url.removeprefix(constants.ENDPOINT)
 
     @contextlib.contextmanager
@@ -148,7 +148,7 @@ class Remote:
 
 
 def _reason(ex: BaseException) -> str:
-    """Return the system's word for what happened, from the innermost error that has one, else the error's first line."""
+    """Return the system's word for what happened, of the innermost error that has one, else the first line."""
     said = " ".join(str(ex).split("\n")[0].split())[:200] or type(ex).__name__
     cause: BaseException | None = ex
     while cause is not None:

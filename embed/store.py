@@ -155,13 +155,20 @@ def _is_left(path: Path) -> bool:
     writer = _PART.fullmatch(path.name)
     if writer is None or writer["host"] != _HOST:
         return _idle_s(path) > IDLE_S
-    try:  # our own id is that of an earlier process, as in a container that was started again
-        alive = int(writer["pid"]) != os.getpid() and os.kill(int(writer["pid"]), 0) is None
+    return not _is_alive(int(writer["pid"])) or _idle_s(path) > IDLE_S
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether another process has this id. Our own was that of an earlier one, as in a container started again."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
     except ProcessLookupError:
-        alive = False
-    except OSError:  # of another user, or no id at all
-        alive = True
-    return not alive or _idle_s(path) > IDLE_S
+        return False
+    except (OSError, OverflowError):  # of another user, or no id at all
+        pass
+    return True
 
 
 def _idle_s(path: Path) -> float:

@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         if asked and not self.hub.ignores_range:
             start = int(asked[1])
             head["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        self._head(206 if start else 200, {**head, "Content-Length": str(len(content) - start), "Accept-Ranges": "bytes"})
+        self._head(206 if start else 200, {**head, "Content-Length": str(len(content) - start)})
         if self.command == "HEAD":
             return
         if name in self.hub.corrupt:

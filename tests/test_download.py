@@ -1,6 +1,5 @@
 """From a stand-in for the hub into the cache: only what is read, once, by however many processes, whatever breaks."""
 
-import signal
 import subprocess
 import sys
 
@@ -16,6 +15,14 @@ from embed.errors import ModelError
 from embed.hub import Cache, HubName
 
 REPO = "org/name"
+# The command, writing every kilobyte that arrives; huggingface_hub has it gather ten million.
+IN_SMALL_PIECES = """
+import sys
+from huggingface_hub import constants
+constants.DOWNLOAD_CHUNK_SIZE = 1000
+from embed.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 READ = {
     "1_Pooling/config.json",
     "config.json",
@@ -172,7 +179,7 @@ def test_a_single_file_comes_before_shards(remote, where, model, tmp_path):
 def test_a_module_that_is_not_built_is_refused_before_the_weights_come(remote, where, model):
     modules = files(model)["modules.json"].replace(b"models.Normalize", b"models.Dense")
     remote.add(REPO, {**files(model), "modules.json": modules})
-    assert "models.Dense\" is not built" in refusal(where)
+    assert 'models.Dense" is not built' in refusal(where)
     remote.add("org/t5", {**files(model), "config.json": b'{"model_type": "t5"}'})
     assert "t5" in refusal(where, "org/t5")
     assert remote.asked("GET", "model.safetensors") == []
@@ -248,14 +255,18 @@ def test_a_cache_that_cannot_be_written_names_the_variable(remote, tmp_path):
 def test_a_process_that_dies_is_gone_on_from(remote, where, model):
     remote.slow["model.safetensors"] = 0.05
     settings = environment(HF_ENDPOINT=remote.url, HF_HUB_CACHE=str(where.path))
-    process = subprocess.Popen([sys.executable, "-m", "embed", "download", REPO], env=settings, stderr=subprocess.PIPE)
-    remote.wait_for("GET", "model.safetensors")
-    while not any(path.stat().st_size > 3000 for path in where.path.rglob("*.incomplete")):
-        assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
+    command = [sys.executable, "-c", IN_SMALL_PIECES, "download", REPO]
+    process = subprocess.Popen(command, env=settings, stderr=subprocess.DEVNULL)
+    try:
+        remote.wait_for("GET", "model.safetensors")
+        while not any(path.stat().st_size > 3000 for path in where.path.rglob("*.incomplete")):
+            assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait(20)
     (part,) = where.path.rglob("*.incomplete")
     arrived = part.stat().st_size
+    assert arrived < len(files(model)["model.safetensors"])
     remote.slow.clear()
     snapshot = fetch(where)
     assert remote.asked("GET", "model.safetensors")[-1].range == f"bytes={arrived}-"

@@ -65,7 +65,9 @@ def test_a_hub_name_and_its_revision(text, repo, revision):
     assert (name.repo, name.revision, str(name)) == (repo, revision, text)
 
 
-@pytest.mark.parametrize("text", ["", "demo", "name", "./org/name", "/org/name", "a/b/c", "~/name", "org/", "örg/n", "a b/c"])
+@pytest.mark.parametrize(
+    "text", ["", "demo", "name", "./org/name", "/org/name", "a/b/c", "~/name", "org/", "örg/n", "a b/c"]
+)
 def test_what_is_no_hub_name(text):
     assert HubName.parse(text) is None
 
@@ -277,7 +279,9 @@ def pickled(model, folder):
 def test_a_pickle_is_said_to_be_one(where, model, tmp_path):
     cached(where.path, REPO, pickled(model, tmp_path / "pickled"))
     said = refusal(REPO, where, NotCachedError)
-    assert said.endswith("lacks model.safetensors, and has its weights as pytorch_model.bin, a pickle, which is not read")
+    assert said.endswith(
+        "lacks model.safetensors, and has its weights as pytorch_model.bin, a pickle, which is not read"
+    )
 
 
 def test_a_cached_pull_request_with_safetensors_is_taken_and_named(where, model, tmp_path):
@@ -285,9 +289,7 @@ def test_a_cached_pull_request_with_safetensors_is_taken_and_named(where, model,
     cached(where.path, REPO, model, commit=OTHER_SHA, ref="refs/pr/130")
     folder, said = guessed(REPO, where)
     assert folder.name == OTHER_SHA
-    assert said.endswith(
-        "its pull request refs/pr/130 has them and is taken: say so with org/name@refs/pr/130"
-    )
+    assert said.endswith("its pull request refs/pr/130 has them and is taken: say so with org/name@refs/pr/130")
     said = refusal("org/name@main", where, NotCachedError)
     assert said.endswith("which is not read; org/name@refs/pr/130 has them")
 
@@ -311,6 +313,13 @@ def test_a_cache_that_is_a_level_off_gets_a_hint(variable, value, hint, no_varia
     said = refusal(REPO, hub.cache())
     assert f"({variable}) doesn't hold it, but {tmp_path}/h/hub does: " in said
     assert said.endswith(hint.format(top=tmp_path))
+
+
+@pytest.mark.parametrize("value", ["", "x/huggingface"])
+def test_an_xdg_folder_a_level_off_gets_a_hint(value, no_variables, monkeypatch, tmp_path, model):
+    cached(tmp_path / "x" / "huggingface" / "hub", REPO, model)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / value))
+    assert refusal(REPO, hub.cache()).endswith(f"set XDG_CACHE_HOME to {tmp_path}/x")
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME", "MODEL_CACHE_DIR"])

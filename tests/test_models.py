@@ -17,7 +17,6 @@ from embed import models
 from embed.config import read_config
 from embed.errors import ModelError, OptionError
 
-
 NO_MODEL = "pass the path of a model folder, a name on the hub such as BAAI/bge-m3, or the name demo"
 # Runs the command where every attempt to reach an address ends the process with 99.
 NO_NETWORK = """

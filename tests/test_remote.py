@@ -60,12 +60,14 @@ def test_a_file_is_read_from_where_it_broke_off(hub):
     assert hub.asked("GET", "model.safetensors")[-1].range == "bytes=1000-"
 
 
-def test_a_cut_connection_is_taken_up_again_without_noise(hub, capfd):
+def test_a_cut_connection_is_taken_up_again_without_noise(hub, capfd, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)  # it loses what is less
     commit = remote().listing(None).commit
     hub.cut["model.safetensors"] = 10_000
     into = io.BytesIO()
     remote().read(commit, "model.safetensors", into, remote().blob(commit, "model.safetensors"))
     assert into.getvalue() == FILES["model.safetensors"]
+    assert hub.asked("GET", "model.safetensors")[-1].range == "bytes=10000-"
     assert capfd.readouterr() == ("", "")
 
 
@@ -92,9 +94,7 @@ def test_who_does_not_exist(hub):
 
 def test_a_revision_that_does_not_exist(hub):
     said = refusal(lambda: remote("org/name@dev").listing("dev"))
-    assert said == (
-        f"org/name@dev: {hub.url} has the model, but no revision dev; see {hub.url}/org/name/tree/main"
-    )
+    assert said == (f"org/name@dev: {hub.url} has the model, but no revision dev; see {hub.url}/org/name/tree/main")
 
 
 def test_a_gated_model_names_its_page(hub):
@@ -143,7 +143,9 @@ def test_what_is_no_hub(hub, monkeypatch):
 
 @pytest.mark.parametrize("commit", ["../../elsewhere", "", None])
 def test_a_commit_that_is_none_never_names_a_folder(commit, hub, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *a, **o: type("Info", (), {"sha": commit, "siblings": []}))
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.model_info", lambda *a, **o: type("Info", (), {"sha": commit, "siblings": []})
+    )
     assert "names no commit" in refusal(lambda: remote().listing(None))
 
 
