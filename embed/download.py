@@ -92,18 +92,19 @@ class _Download:
         missing = {file: blob for file, blob in blobs.items() if not self._store.has(self._listing.commit, file, blob)}
         if not missing:
             return
-        total = sum(blob.size or 0 for blob in missing.values())
-        self._check_room(total - sum(self._store.arrived(blob) for blob in missing.values()))
+        left = {file: self._store.arrived(blob) for file, blob in missing.items()}  # by an earlier download
+        total = sum(blob.size or 0 for blob in missing.values()) - sum(left.values())
+        self._check_room(total)
         say(f"downloading {self._name} ({total / 1e6:,.0f} MB) from {self._remote.endpoint} ...")
         with Progress("MB") as progress:
             done = 0
             for file, blob in missing.items():
 
-                def advance(arrived: int, done: int = done) -> None:
-                    progress.update(round((done + arrived) / 1e6), (done + arrived) / total if total else None)
+                def advance(arrived: int, before: int = done - left[file]) -> None:
+                    progress.update(round((before + arrived) / 1e6), (before + arrived) / total if total else None)
 
                 self._fetch(file, blob, advance)
-                done += blob.size or 0
+                done += (blob.size or 0) - left[file]
 
     def _fetch_listed(self, paths: list[Path]) -> None:
         for path in paths:

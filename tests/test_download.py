@@ -101,6 +101,29 @@ def test_the_weights_come_last(remote, where):
     assert order[-1] == "model.safetensors"
 
 
+def test_the_bar_goes_from_nothing_to_all_of_what_is_to_come(remote, where, model, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
+    fractions = []
+    monkeypatch.setattr(download.Progress, "update", lambda self, done, fraction: fractions.append(fraction))
+    read = download.Remote.read
+
+    def break_off(self, commit, file, into, blob):
+        if file == "model.safetensors":
+            into.write(files(model)[file][:60_000])
+            raise ModelError("the connection ended")
+        read(self, commit, file, into, blob)
+
+    monkeypatch.setattr(download.Remote, "read", break_off)
+    with pytest.raises(ModelError, match="the connection ended"):
+        fetch(where)
+    monkeypatch.setattr(download.Remote, "read", read)
+    fractions.clear()
+    fetch(where)
+    assert fractions == sorted(fractions)
+    assert 0 < fractions[0] < 0.1
+    assert fractions[-1] == 1
+
+
 def test_the_hub_s_own_tools_find_it(remote, where):
     snapshot = fetch(where)
     found = huggingface_hub.try_to_load_from_cache(REPO, "1_Pooling/config.json", cache_dir=where.path)

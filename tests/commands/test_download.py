@@ -111,8 +111,9 @@ def test_a_model_that_does_not_exist_is_one_line(settings, remote):
     assert err.count("\n") == 1
 
 
-def test_the_hub_s_bars_are_never_drawn_and_ours_is_on_a_terminal_alone(settings, remote):
-    remote.slow["model.safetensors"] = 0.02
-    err = run("download", "org/name", **settings)[2]
+@pytest.mark.parametrize("setting", ["", "0"])  # of the variable that asks for the library's own bars
+def test_off_a_terminal_no_bar_is_drawn(setting, settings, remote):
+    err = run("download", "org/name", HF_HUB_DISABLE_PROGRESS_BARS=setting, **settings)[2]
+    assert err.count("\n") == 2
     assert "\r" not in err
     assert "%" not in err
