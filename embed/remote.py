@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.file_download import http_get
@@ -56,7 +59,7 @@ class Remote:
 
     def __init__(self, name: HubName) -> None:
         self._name = name
-        self.endpoint = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or ENDPOINT
+        self.endpoint = _endpoint()
         self._api = HfApi(endpoint=self.endpoint, **_ABOUT_US)
 
     def listing(self, revision: str | None) -> Listing:
@@ -75,15 +78,17 @@ class Remote:
         return Blob(metadata.etag or "", metadata.size)
 
     def read(self, commit: str, file: str, into: BinaryIO, blob: Blob) -> None:
-        """Append to `into` what it hasn't got yet of a file."""
+        """Append to `into` what it hasn't got yet of a file; a connection that ends is replaced while more arrives."""
+        url, headers = self._url(commit, file), build_hf_headers(**_ABOUT_US)
         with self._sentences(commit):
-            http_get(
-                self._url(commit, file),
-                into,
-                resume_size=into.tell(),
-                headers=build_hf_headers(**_ABOUT_US),
-                expected_size=blob.size,
-            )
+            while True:
+                before = into.tell()
+                try:
+                    http_get(url, into, resume_size=before, headers=headers, expected_size=blob.size)
+                    return
+                except (_HTTP_ERROR, OSError):
+                    if not before < into.tell() < (blob.size or sys.maxsize):
+                        raise
 
     def pull_requests(self) -> Iterator[tuple[str, bool]]:
         """Yield every pull request's revision, refs/pr/N, and whether the hub's converter made it; those first."""
@@ -118,16 +123,16 @@ class Remote:
             raise ModelError(f"{self._name}: huggingface_hub is set offline; unset HF_HUB_OFFLINE to download") from ex
         except HfHubHTTPError as ex:
             raise ModelError(f"{self._name}: {self._refusal(ex, revision)}") from ex
+        except (ValueError, KeyError, TypeError, AttributeError) as ex:  # of parsing an answer
+            raise ModelError(
+                f"{self._name}: {self.endpoint} doesn't answer as a hub does ({type(ex).__name__}); check HF_ENDPOINT"
+            ) from ex
         except (_HTTP_ERROR, OSError) as ex:
             if isinstance(ex, OSError) and ex.errno in _DISK_ERRORS:
                 raise
             raise ModelError(
                 f"{self._name}: the download from {self.endpoint} failed ({_reason(ex)}); check the network, or "
                 f"HF_ENDPOINT and the proxy's variables, and try again: what has arrived is kept"
-            ) from ex
-        except (ValueError, KeyError, TypeError, AttributeError) as ex:  # of parsing an answer
-            raise ModelError(
-                f"{self._name}: {self.endpoint} doesn't answer as a hub does ({type(ex).__name__}); check HF_ENDPOINT"
             ) from ex
 
     def _refusal(self, ex: HfHubHTTPError, revision: str | None) -> str:
@@ -145,6 +150,15 @@ class Remote:
         if status in (401, 403):
             return f"{self.endpoint} refuses the token ({status}); set HF_TOKEN to one that may read {self._name.repo}"
         return f"{self.endpoint} answered with status {status}; try again later: what has arrived is kept"
+
+
+def _endpoint() -> str:
+    endpoint = os.environ.get("HF_ENDPOINT", "").strip().rstrip("/") or ENDPOINT
+    with contextlib.suppress(ValueError):
+        url = urlsplit(endpoint)
+        if url.scheme in ("http", "https") and url.hostname and not re.search(r"\s", endpoint):
+            return endpoint
+    raise ModelError(f"HF_ENDPOINT is {endpoint!r}; it takes the address of a hub, such as {ENDPOINT}")
 
 
 def _reason(ex: BaseException) -> str:

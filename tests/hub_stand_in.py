@@ -26,6 +26,16 @@ PIECE_BYTES = 1024
 CONVERTER = "SFconvertbot"
 
 
+# A program that runs `embed` and writes every kilobyte that arrives; huggingface_hub has it gather ten million.
+EMBED_IN_SMALL_PIECES = """
+import sys
+from huggingface_hub import constants
+constants.DOWNLOAD_CHUNK_SIZE = 1000
+from embed.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @dataclass
 class Repository:
     refs: dict[str, str] = field(default_factory=dict)  # main, refs/pr/N … -> commit

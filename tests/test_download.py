@@ -8,21 +8,13 @@ import pytest
 import tiny
 from command_line import environment
 from hub_cache import OTHER_SHA, VARIABLES, cached, files
-from hub_stand_in import CONVERTER, HubStandIn
+from hub_stand_in import CONVERTER, EMBED_IN_SMALL_PIECES, HubStandIn
 
 from embed import download, hub
 from embed.errors import ModelError
 from embed.hub import Cache, HubName
 
 REPO = "org/name"
-# The command, writing every kilobyte that arrives; huggingface_hub has it gather ten million.
-IN_SMALL_PIECES = """
-import sys
-from huggingface_hub import constants
-constants.DOWNLOAD_CHUNK_SIZE = 1000
-from embed.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 READ = {
     "1_Pooling/config.json",
     "config.json",
@@ -102,7 +94,8 @@ def test_the_weights_come_last(remote, where):
 
 
 def test_the_bar_goes_from_nothing_to_all_of_what_is_to_come(remote, where, model, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
+    for module in ("constants", "file_download"):  # either has it, by version
+        monkeypatch.setattr(f"huggingface_hub.{module}.DOWNLOAD_CHUNK_SIZE", 1000, raising=False)
     fractions = []
     monkeypatch.setattr(download.Progress, "update", lambda self, done, fraction: fractions.append(fraction))
     read = download.Remote.read
@@ -133,12 +126,12 @@ def test_the_hub_s_own_tools_find_it(remote, where):
     assert (repo.repo_id, revision.refs, revision.commit_hash) == (REPO, {"main"}, snapshot.name)
 
 
-def test_what_the_hub_s_own_tools_fetched_is_found(remote, where, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", remote.url)
-    template = remote.url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    for name in sorted(READ):
-        huggingface_hub.hf_hub_download(REPO, name, cache_dir=where.path)
+def test_what_the_hub_s_own_tools_fetched_is_found(remote, where):
+    program = (
+        "import sys, huggingface_hub\nfor name in sys.argv[2:]: huggingface_hub.hf_hub_download(sys.argv[1], name)"
+    )
+    settings = environment(HF_ENDPOINT=remote.url, HF_HUB_CACHE=str(where.path))
+    subprocess.run([sys.executable, "-c", program, REPO, *sorted(READ)], env=settings, check=True, timeout=60)
     before = len(remote.requests)
     fetch(where)
     assert len(remote.requests) == before
@@ -278,7 +271,7 @@ def test_a_cache_that_cannot_be_written_names_the_variable(remote, tmp_path):
 def test_a_process_that_dies_is_gone_on_from(remote, where, model):
     remote.slow["model.safetensors"] = 0.05
     settings = environment(HF_ENDPOINT=remote.url, HF_HUB_CACHE=str(where.path))
-    command = [sys.executable, "-c", IN_SMALL_PIECES, "download", REPO]
+    command = [sys.executable, "-c", EMBED_IN_SMALL_PIECES, "download", REPO]
     process = subprocess.Popen(command, env=settings, stderr=subprocess.DEVNULL)
     try:
         remote.wait_for("GET", "model.safetensors")

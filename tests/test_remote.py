@@ -61,7 +61,8 @@ def test_a_file_is_read_from_where_it_broke_off(hub):
 
 
 def test_a_cut_connection_is_taken_up_again_without_noise(hub, capfd, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)  # it loses what is less
+    for module in ("constants", "file_download"):  # either has it, by version
+        monkeypatch.setattr(f"huggingface_hub.{module}.DOWNLOAD_CHUNK_SIZE", 1000, raising=False)
     commit = remote().listing(None).commit
     hub.cut["model.safetensors"] = 10_000
     into = io.BytesIO()
@@ -131,6 +132,13 @@ def test_nobody_listens(hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", url)
     said = refusal(lambda: remote().listing(None))
     assert said.startswith(f"org/name: the download from {url} failed (Connection refused); check the network")
+
+
+@pytest.mark.parametrize("endpoint", ["huggingface.co", "http://[", "file:///x", "http://a b"])
+def test_an_endpoint_that_is_no_address(endpoint, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(ModelError, match=r"HF_ENDPOINT is .*; it takes the address of a hub"):
+        remote()
 
 
 def test_what_is_no_hub(hub, monkeypatch):
