@@ -139,7 +139,8 @@ def _receive(part: Path, blob: Blob, read: Callable[[BinaryIO], None], advance: 
     for _ in range(2):  # what was taken over may have been nonsense
         with _Part(part, advance) as stream:
             if blob.size is not None and stream.tell() > blob.size:
-                stream.truncate(0)
+                stream.seek(0)
+                stream.truncate()
             read(stream)
             os.fsync(stream.fileno())  # or a power cut after the rename could leave an empty file
         if blob.is_sound(part):

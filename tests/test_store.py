@@ -31,6 +31,7 @@ class Source:
 
     def __call__(self, into):
         self.starts.append(into.tell())
+        assert into.tell() <= len(self.content), "no server has more than all"
         into.write(self.content[into.tell() :][: self.limit])
         if self.limit is not None:
             raise Cut

@@ -1,14 +1,18 @@
 """`embed download`: the folder on stdout, and nothing fetched for nothing. test_demo.py and test_download.py fetch."""
 
+import contextlib
 import os
+import pty
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import tiny
-from command_line import run
+from command_line import environment, run
 from hub_cache import files
-from hub_stand_in import HubStandIn
+from hub_stand_in import EMBED_IN_SMALL_PIECES, HubStandIn
 
 from embed import demo
 from embed.cli import main
@@ -111,9 +115,32 @@ def test_a_model_that_does_not_exist_is_one_line(settings, remote):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("setting", ["", "0"])  # of the variable that asks for the library's own bars
-def test_off_a_terminal_no_bar_is_drawn(setting, settings, remote):
-    err = run("download", "org/name", HF_HUB_DISABLE_PROGRESS_BARS=setting, **settings)[2]
+def test_a_branch_that_has_moved_is_followed(remote, settings, model):
+    run("download", "org/name", **settings)
+    commit = remote.add("org/name", {**files(model), "config_sentence_transformers.json": b"{}"})
+    assert run("download", "org/name", **settings)[1].decode().rstrip().endswith(f"/snapshots/{commit}")
+
+
+def test_off_a_terminal_no_bar_is_drawn(settings, remote):
+    err = run("download", "org/name", **settings)[2]
     assert err.count("\n") == 2
     assert "\r" not in err
-    assert "%" not in err
+
+
+def test_on_a_terminal_our_bar_is_drawn_and_of_the_library_s_noise_nothing(settings, remote):
+    remote.cut["model.safetensors"] = 60_000  # it waits for a second then, and our bar is shown from one on
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-c", EMBED_IN_SMALL_PIECES, "download", "org/name"]
+    with subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, env=environment(**settings)) as process:
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # that is how a terminal ends
+            while piece := os.read(terminal, 1 << 16):
+                said += piece
+    os.close(terminal)
+    assert process.returncode == 0
+    lines = [line for line in re.split(r"[\r\n]+|\x1b\[K", said.decode()) if line]
+    assert lines[0] == f"embed: downloading org/name (0 MB) from {remote.url} ..."
+    assert "embed: org/name is /" in lines[-1]
+    assert len(lines) > 2
+    assert all(re.match(r"embed: \[#+\.*\] +\d+ % ", line) for line in lines[1:-1]), lines
