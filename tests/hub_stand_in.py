@@ -29,8 +29,8 @@ CONVERTER = "SFconvertbot"
 # A program that runs `embed` and writes every kilobyte that arrives; huggingface_hub has it gather ten million.
 EMBED_IN_SMALL_PIECES = """
 import sys
-from huggingface_hub import constants
-constants.DOWNLOAD_CHUNK_SIZE = 1000
+from huggingface_hub import constants, file_download
+constants.DOWNLOAD_CHUNK_SIZE = file_download.DOWNLOAD_CHUNK_SIZE = 1000
 from embed.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -128,7 +128,8 @@ def test_off_a_terminal_no_bar_is_drawn(settings, remote):
 
 
 def test_on_a_terminal_our_bar_is_drawn_and_of_the_library_s_noise_nothing(settings, remote):
-    remote.cut["model.safetensors"] = 60_000  # it waits for a second then, and our bar is shown from one on
+    remote.cut["model.safetensors"] = 60_000
+    remote.slow["model.safetensors"] = 0.015  # 1.5 s in all, and the bar is drawn from one on
     terminal, theirs = pty.openpty()
     command = [sys.executable, "-c", EMBED_IN_SMALL_PIECES, "download", "org/name"]
     with subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, env=environment(**settings)) as process:
