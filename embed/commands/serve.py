@@ -1,7 +1,7 @@
 """Serve vectors over HTTP: POST and GET /create_embedding, GET /health, /metrics and /openapi.json.
 
 MODEL is the path of a model folder, or `demo`, which is fetched on first use. /health answers at once; a line on
-standard error says when the model is loaded. Every option has a variable: --max-texts is EMBED_MAX_TEXTS.
+standard error says when the model is loaded. Every option has a variable: that of --max-texts is EMBED_MAX_TEXTS.
 
 SIGTERM and SIGINT (Ctrl-C) end it when the requests that are running have their answers, a second one at once. SIGHUP
 loads the model and the token file again; the socket stays open meanwhile, and only one model is ever in memory.
@@ -41,8 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--model-name", metavar="NAME", help="what answers call the model (default: its folder's name)")
     add("--log-level", choices=LOG_LEVELS, help=f"what is logged on stderr (default: {defaults['log_level']})")
     add("--access-log", action="store_true", default=None, help="log each request on stdout, without its query")
-    seconds = f"seconds that running requests get at the end (default: {defaults['graceful_s']})"
-    add("--graceful", type=int, metavar="S", dest="graceful_s", help=seconds)
+    seconds = f"seconds that running requests get at the end (default: {defaults['graceful']})"
+    add("--graceful", type=int, metavar="S", help=seconds)
 
 
 def run(options: argparse.Namespace, operands: list[str]) -> int:

@@ -29,7 +29,7 @@ from embed.server.worker import Worker
 OF_GUNICORN = {
     "addr": "--bind",
     "access_log": "--access-logfile",
-    "graceful_s": "--graceful-timeout",
+    "graceful": "--graceful-timeout",
     "log_level": "--log-level",
 }
 LOG = logging.getLogger("gunicorn.error")  # where the worker logs, so that there is one log

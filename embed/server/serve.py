@@ -37,7 +37,7 @@ def serve(settings: Settings, listener: Listener) -> int:
     taken = {name: os.environ.pop(name) for name in GUNICORN_VARIABLES if name in os.environ}
     service = Service(settings, listener, notify_socket=taken.get("NOTIFY_SOCKET"))
     try:
-        Master(service, service.report, service.renew, settings.graceful_s).run()
+        Master(service, service.report, service.renew, settings.graceful).run()
     except SystemExit as ex:
         return 0 if ex.code == 0 else 1
     raise AssertionError("gunicorn's arbiter returned")
@@ -104,7 +104,7 @@ class Service(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "worker_class": Stand,
             "worker_tmp_dir": SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None,
             "timeout": HEARTBEAT_S,
-            "graceful_timeout": settings.graceful_s,
+            "graceful_timeout": settings.graceful,
             "max_requests": 0,
             "preload_app": False,
             "control_socket_disable": True,

@@ -37,7 +37,7 @@ class Settings:
     max_texts: int = 4096
     log_level: str = "warning"
     access_log: bool = False
-    graceful_s: int = 30
+    graceful: int = 30  # seconds
 
     @classmethod
     def from_environment(cls, given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
@@ -71,8 +71,8 @@ class Settings:
         thread_count(self.threads)
         if not 1 <= self.max_texts <= MAX_TEXTS:
             raise OptionError(f"max-texts {self.max_texts}: 1 to {MAX_TEXTS:,} can be taken")
-        if not 0 <= self.graceful_s <= MAX_GRACEFUL_S:
-            raise OptionError(f"graceful {self.graceful_s}: 0 to {MAX_GRACEFUL_S} seconds can be waited")
+        if not 0 <= self.graceful <= MAX_GRACEFUL_S:
+            raise OptionError(f"graceful {self.graceful}: 0 to {MAX_GRACEFUL_S} seconds can be waited")
         self.secret()
 
     def secret(self) -> str | None:

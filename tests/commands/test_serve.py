@@ -27,7 +27,7 @@ FLAGS = [  # setting, flag, value in the variable, value
     ("max_texts", ["--max-texts", "7"], "7", 7),
     ("log_level", ["--log-level", "info"], "info", "info"),
     ("access_log", ["--access-log"], "true", True),
-    ("graceful_s", ["--graceful", "5"], "5", 5),
+    ("graceful", ["--graceful", "5"], "5", 5),
 ]
 
 

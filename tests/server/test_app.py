@@ -445,7 +445,7 @@ def test_create_app_refuses_a_setting_that_it_does_not_know():
     [
         ("addr", "--bind"),
         ("access_log", "--access-logfile"),
-        ("graceful_s", "--graceful-timeout"),
+        ("graceful", "--graceful-timeout"),
         ("log_level", "--l"),
     ],
 )

@@ -23,7 +23,7 @@ SETTINGS = {
     "max_texts": (4096, "100", 100),
     "log_level": ("warning", "debug", "debug"),
     "access_log": (False, "yes", True),
-    "graceful_s": (30, "5", 5),
+    "graceful": (30, "5", 5),
 }
 
 
@@ -64,7 +64,7 @@ def test_a_blank_variable_counts_as_none(name):
         assert getattr(read(**{variable_of(name): blank}), name) == SETTINGS[name][0]
 
 
-@pytest.mark.parametrize("name", ["maxseq", "threads", "max_texts", "graceful_s"])
+@pytest.mark.parametrize("name", ["maxseq", "threads", "max_texts", "graceful"])
 @pytest.mark.parametrize("text", ["many", "1.5", "1e3", "0x10", "5 5", "NaN", "-"])
 def test_a_number_that_is_none_is_refused_by_its_variable(name, text):
     variable = variable_of(name)
@@ -93,8 +93,8 @@ def test_yes_and_no_have_several_spellings(name):
         ({"threads": 10**6}, "threads 1000000"),
         ({"max_texts": 0}, "max-texts 0"),
         ({"max_texts": -5}, "max-texts -5"),
-        ({"graceful_s": -1}, "graceful -1"),
-        ({"graceful_s": 10**6}, "graceful 1000000"),
+        ({"graceful": -1}, "graceful -1"),
+        ({"graceful": 10**6}, "graceful 1000000"),
         ({"token": ""}, "the token .* is empty"),
         ({"token": "a", "token_file": "b"}, "not both"),
     ],
@@ -106,7 +106,7 @@ def test_a_value_that_nothing_could_take_is_refused(given, message):
 
 
 def test_values_at_their_bounds_pass():
-    for given in ({}, {"max_texts": 1}, {"threads": 1}, {"graceful_s": 0}, {"graceful_s": 86_400}, {"pool": "mean"}):
+    for given in ({}, {"max_texts": 1}, {"threads": 1}, {"graceful": 0}, {"graceful": 86_400}, {"pool": "mean"}):
         read(given).check()
 
 
