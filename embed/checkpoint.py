@@ -25,21 +25,22 @@ from safetensors import SafetensorError, safe_open
 
 from embed.errors import ModelError
 from embed.files import (
+    INDEX,
+    PICKLES,
+    SINGLE,
     JsonObject,
     exists,
     file_bytes,
-    inner_path,
     parse_json,
     refuse_lfs_pointer,
     refuse_unreadable,
+    shards,
     shown,
 )
 
 Tensor = NDArray[Any]  # float32, float16, or uint16 holding the bits of bf16
 
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _LENGTH_BYTES = 8  # a file begins with the length of its header, little-endian
 # 100 MB by the format; BGE-M3's is 40 KB. A hostile one shall not cost a gigabyte of Python objects.
 _MAX_HEADER_BYTES = 16 << 20
@@ -80,9 +81,9 @@ class Checkpoint:
             return cls(file.path, [file], entries)
         if exists(directory / INDEX):
             return _open_shards(JsonObject.read(directory / INDEX))
-        if any(exists(directory / name) for name in _PICKLES):
+        if any(exists(directory / name) for name in PICKLES):
             raise ModelError(
-                f"{directory}: the weights are only there as {_PICKLES[0]}, a pickle, which is not read; convert them: "
+                f"{directory}: the weights are only there as {PICKLES[0]}, a pickle, which is not read; convert them: "
                 "load the model with transformers and call save_pretrained, which writes model.safetensors"
             )
         raise ModelError(f"{directory}: there is neither {SINGLE} nor {INDEX}; check the model directory")
@@ -171,18 +172,15 @@ def _whole_pages(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _open_shards(index: JsonObject) -> Checkpoint:
-    weight_map = index.values.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        index.refuse("weight_map", "an object of tensor and file names")
-    names = {tensor: inner_path(index.path, "weight_map", name) for tensor, name in weight_map.items()}
-    shards = {name: _open_file(index.path.parent / name) for name in sorted(set(names.values()))}
+    names = shards(index)
+    opened = {name: _open_file(index.path.parent / name) for name in sorted(set(names.values()))}
     entries = {}
     for tensor, name in names.items():
-        file, of_file = shards[name]
+        file, of_file = opened[name]
         if tensor not in of_file:
             raise ModelError(f"{file.path}: there is no tensor {shown(tensor)}, which {INDEX} expects in it")
         entries[tensor] = of_file[tensor]
-    return Checkpoint(index.path, [file for file, _ in shards.values()], entries)
+    return Checkpoint(index.path, [file for file, _ in opened.values()], entries)
 
 
 def _open_file(path: Path) -> tuple[_File, dict[str, _Entry]]:

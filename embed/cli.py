@@ -22,7 +22,7 @@ COMMANDS = {
     "text": "turn texts into vectors",
     "info": "say what a model folder holds and what this machine can do",
     "executor": "compute for another program: JSON lines on standard input and output",
-    "download": "fetch the demo model into the cache folder",
+    "download": "fetch a model of the hub, or the demo model, into its cache folder",
 }
 
 FAILED, REFUSED, NO_MODEL, NO_ADDRESS, INTERRUPTED, READER_GONE = 1, 2, 3, 4, 130, 141

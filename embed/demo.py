@@ -8,8 +8,6 @@ folder of its own and renames it into place, and a lock keeps the others from do
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -20,11 +18,11 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from embed.console import say
 from embed.errors import ModelError
+from embed.lock import lock
 from embed.progress import Progress
 
 NAME = "all-MiniLM-L6-v2"
@@ -61,7 +59,7 @@ def fetch() -> Path:
         return home
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _lock(cache / f".{NAME}.lock"):
+        with lock(cache / f".{NAME}.lock", "another process that is fetching the demo model"):
             if not _complete(home):
                 _make(home)
     except OSError as ex:
@@ -74,21 +72,6 @@ def fetch() -> Path:
 
 def _complete(home: Path) -> bool:
     return all((home / name).is_file() for name in FILES)
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another process that is fetching the demo model ...")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as ex:
-            # Some network file systems have no locks; the rename keeps the folder whole, a lock only saves work.
-            if ex.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                raise
-        yield
 
 
 def _make(home: Path) -> None:

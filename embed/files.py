@@ -19,6 +19,9 @@ from embed.errors import ModelError
 # The largest that a configuration or an index has a use for; a hostile one shall not eat the memory.
 MAX_JSON_BYTES = 64 << 20
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+UNFINISHED = ".incomplete"  # how the hub's tools, and embed, end the name of a download that hasn't ended
 
 
 def exists(path: Path) -> bool:
@@ -33,7 +36,9 @@ def exists(path: Path) -> bool:
 
 
 def file_bytes(path: Path) -> int:
-    """Return the size of a regular, non-empty file."""
+    """Return the size of a regular, non-empty file that isn't an unfinished download."""
+    if os.path.realpath(path).endswith(UNFINISHED):
+        raise ModelError(f"{path}: is an unfinished download{_link_note(path)}; download the model again")
     try:
         status = os.stat(path)
     except OSError as ex:
@@ -112,6 +117,14 @@ def inner_path(source: Path, key: str, text: object) -> str:
     if PureWindowsPath(text).anchor or ".." in PureWindowsPath(text).parts or "\0" in text:
         raise ModelError(f"{source}: {key} {shown(text)} leads out of the model directory; correct the file")
     return str(PurePosixPath(text))
+
+
+def shards(index: JsonObject) -> dict[str, str]:
+    """Return the file of each tensor that model.safetensors.index.json names."""
+    weight_map = index.values.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        index.refuse("weight_map", "an object of tensor and file names")
+    return {tensor: inner_path(index.path, "weight_map", name) for tensor, name in weight_map.items()}
 
 
 def shown(value: object) -> str:

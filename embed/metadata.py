@@ -35,7 +35,7 @@ _OLD_POOLING_KEYS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_TRANSFORMER_FILES = (  # the first one that says something counts; the others are names of old
+TRANSFORMER_FILES = (  # the first one that says something counts; the others are names of old
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
     "sentence_distilbert_config.json",
@@ -72,12 +72,12 @@ class Metadata:
 
 
 @dataclass(frozen=True)
-class _Modules:
+class Modules:
     """The modules of modules.json, each by its folder; without that file, what the usual places hold."""
 
     transformer: Path
     pooling: Path | None
-    normalize: bool
+    normalize: Path | None
 
 
 def transformer_directory(directory: Path) -> Path:
@@ -85,7 +85,7 @@ def transformer_directory(directory: Path) -> Path:
 
     Raises `ModelError` if modules.json is malformed or names a module that isn't built.
     """
-    return _read_modules(directory).transformer
+    return read_modules(directory).transformer
 
 
 def read_metadata(directory: Path, config: ModelConfig) -> Metadata:
@@ -93,7 +93,7 @@ def read_metadata(directory: Path, config: ModelConfig) -> Metadata:
 
     Raises `ModelError`, naming the file and the key, for what is malformed or not built.
     """
-    modules = _read_modules(directory)
+    modules = read_modules(directory)
     pooling, pooling_source, include_prompt = "cls", None, True
     if modules.pooling is not None:
         source = JsonObject.read(modules.pooling / "config.json")
@@ -110,16 +110,17 @@ def read_metadata(directory: Path, config: ModelConfig) -> Metadata:
         prompts=prompts,
         default_prompt_name=default_prompt_name,
         include_prompt=include_prompt,
-        has_normalize=modules.normalize,
+        has_normalize=modules.normalize is not None,
         lowercase=transformer.boolean("do_lower_case", False) if transformer else False,
     )
 
 
-def _read_modules(directory: Path) -> _Modules:
+def read_modules(directory: Path) -> Modules:
+    """Return what modules.json says, or the usual places hold. Raises `ModelError` as `transformer_directory` does."""
     path = directory / "modules.json"
     if not exists(path):
         pooling = directory / "1_Pooling"
-        return _Modules(directory, pooling if exists(pooling / "config.json") else None, False)
+        return Modules(directory, pooling if exists(pooling / "config.json") else None, None)
     entries = parse_json(path, read_bytes(path, MAX_JSON_BYTES))
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ModelError(f"{path}: a JSON list of modules is expected; download the file again")
@@ -128,7 +129,7 @@ def _read_modules(directory: Path) -> _Modules:
     folders = dict(modules)
     if "Normalize" in folders:
         _check_normalize(folders["Normalize"] / "config.json")
-    return _Modules(folders["Transformer"], folders.get("Pooling"), "Normalize" in folders)
+    return Modules(folders["Transformer"], folders.get("Pooling"), folders.get("Normalize"))
 
 
 def _module(entry: JsonObject, directory: Path) -> tuple[str, Path]:
@@ -188,7 +189,7 @@ def _old_pooling_modes(source: JsonObject) -> list[str]:
 
 def _read_transformer(directory: Path) -> JsonObject | None:
     """Return the settings of the Transformer module, checked for what isn't built; None if no file has any."""
-    for name in _TRANSFORMER_FILES:
+    for name in TRANSFORMER_FILES:
         if not exists(directory / name):
             continue
         source = JsonObject.read(directory / name)

@@ -64,7 +64,7 @@ def test_help_documents_the_exit_codes(arguments):
         (["text", "--model", "MODEL", "--prompt-name", "b", "x"], "prompt_name 'b' is not one of"),
         (["text", "--model", "MODEL", "-", "x"], "can't be mixed"),
         (["info", "a", "b"], "embed info takes one model"),
-        (["download", "e5"], "embed download demo is the only download"),
+        (["download", "e5"], "'e5' can't be downloaded; say ORG/NAME"),
     ],
 )
 def test_a_refused_argument_is_one_sentence_and_exit_code_2(arguments, said, model):

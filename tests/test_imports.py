@@ -23,8 +23,14 @@ LEVELS: tuple[set[str], ...] = (
     {"errors", "version"},
     # Leaves: know files, texts and numbers, but no device.
     {"batching", "console", "files", "lines", "machine", "progress"},
-    {"charsmap", "checkpoint", "config", "demo", "head", "output"},
-    {"metadata", "models", "tokenizer", "weights"},
+    {"charsmap", "checkpoint", "config", "head", "lock", "output"},
+    {"demo", "metadata", "tokenizer", "weights"},
+    # From a model's name to its folder.
+    {"hub"},
+    {"store"},
+    {"remote"},
+    {"download"},
+    {"models"},
     # The forward and its devices.
     {"backend"},
     {"encoder", "cpu", "cuda"},
@@ -45,7 +51,7 @@ DOORS: dict[str, set[str]] = {
     "falcon": {"server"},
     "gevent": {"server"},
     "gunicorn": {"server"},
-    "huggingface_hub": {"models"},
+    "huggingface_hub": {"remote"},
     "orjson": {"executor", "output", "server"},
     "prometheus_client": {"server"},
     "safetensors": {"checkpoint"},

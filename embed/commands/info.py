@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, operands: list[str]) -> int:
     model = operands[0] if operands else models.named(options.model)
     facts: Facts = {"version": __version__}
     if model is not None:
-        facts["model"] = model_facts(models.resolve(model))
+        facts["model"] = model_facts(models.resolve_aloud(model))
     facts["machine"] = machine_facts()
     text = json.dumps(facts, ensure_ascii=False, indent=2) + "\n" if options.json else "".join(_report(facts))
     put(text.encode(errors="backslashreplace"))

@@ -1,7 +1,8 @@
 """Turn texts into vectors, one CSV line a text, on standard output.
 
-MODEL is the path of a model folder, or `demo`, which is fetched on first use. One argument is a text; with two or more
-the first is MODEL, unless --model or EMBED_MODEL names it: then all are texts.
+MODEL is the path of a model folder, a name on the Hugging Face hub such as BAAI/bge-m3 or BAAI/bge-m3@REVISION, or
+`demo`; the latter are downloaded on first use. One argument is a text; with two or more the first is MODEL, unless
+--model or EMBED_MODEL names it: then all are texts.
 
 The text - stands for standard input, UTF-8, a text a line, and vectors are written as lines come in. A line ends with
 \\n or \\r\\n, the last one perhaps with neither; whatever else is in it, NULs too, is text. An empty line is an empty
@@ -102,7 +103,7 @@ def _model_and_texts(model: str | None, operands: list[str]) -> tuple[str, list[
 
 def _resolve(model: str, *, positional: bool) -> Path:
     try:
-        return models.resolve(model)
+        return models.resolve_aloud(model)
     except ModelError as ex:
         if not positional or model == models.DEMO:
             raise

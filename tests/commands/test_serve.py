@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from embed import models
 from embed.cli import main
 from embed.server import serve as service
 from embed.server.settings import Settings, variable_of
@@ -167,7 +168,7 @@ def test_an_address_in_use_is_exit_code_4(capsys, served, busy):
 def test_what_is_not_a_model_is_exit_code_3_and_leaves_no_socket(capsys, served, tmp_path):
     code, err = run(capsys, "nowhere", "--addr", f"unix:{tmp_path}/embed.sock")
     assert (code, served) == (3, [])
-    assert err == "embed: error: there is no model folder 'nowhere'; pass the path of one, or the name demo\n"
+    assert err == f"embed: error: there is no model folder 'nowhere'; pass {models.EXPECTED}\n"
     assert not (tmp_path / "embed.sock").exists()
 
 

@@ -58,6 +58,10 @@ def document(**fields):
     return json.dumps({"type": "embed", "id": 1, "texts": ["a"], **fields}).encode()
 
 
+def of_tokens(**fields):
+    return json.dumps({"type": "embed", "id": 1, **fields}).encode()
+
+
 IDS = base64.b64encode(bytes(8)).decode()
 
 

@@ -9,6 +9,8 @@ import tiny
 from live_worker import gunicorn, run_gunicorn
 from serve_process import Serve
 
+from embed import models
+
 LOADER = "embed.server:create_app"
 
 
@@ -76,6 +78,4 @@ def test_a_refused_setting_is_told_in_one_sentence(model, call, said):
 def test_a_model_that_cannot_be_loaded_ends_it(tmp_path):
     code, said = run_gunicorn("--log-level", "critical", f'{LOADER}("{tmp_path}/nowhere")')
     assert code != 0
-    assert (
-        said == f"embed: error: there is no model folder '{tmp_path}/nowhere'; pass the path of one, or the name demo\n"
-    )
+    assert said == f"embed: error: there is no model folder '{tmp_path}/nowhere'; pass {models.EXPECTED}\n"

@@ -1,4 +1,4 @@
-"""Giving the model's memory back and loading it again, on a real model: by the timer, by operators, and after changes."""
+"""Giving the model's memory back and loading it again, on a real model: the timer, operators, folders that change."""
 
 from __future__ import annotations
 
