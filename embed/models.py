@@ -89,6 +89,11 @@ def is_model(name: str) -> bool:
     return any(os.path.isfile(os.path.join(name, sign)) for sign in SIGNS)
 
 
+def hub_name(model: str) -> HubName | None:
+    """Return what `model` names on the hub; None for "demo" and for a folder, which comes first."""
+    return None if model == DEMO else _hub_name(model)
+
+
 def _path(name: str) -> Path:
     return Path(name).expanduser() if name.startswith("~/") else Path(name)
 

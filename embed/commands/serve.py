@@ -1,7 +1,10 @@
 """Serve vectors over HTTP: POST and GET /create_embedding, GET /health, /metrics and /openapi.json.
 
-MODEL is the path of a model folder, or `demo`, which is fetched on first use. /health answers at once; a line on
-standard error says when the model is loaded. Every option has a variable: that of --max-texts is EMBED_MAX_TEXTS.
+MODEL is the path of a model folder, a name on the Hugging Face hub such as BAAI/bge-m3, or `demo`; what isn't there
+yet is fetched. /health answers at once; a line on standard error says when the model is loaded. Every option has a
+variable: that of --max-texts is EMBED_MAX_TEXTS.
+
+The forward runs in a child process (see embed executor), which is replaced when it dies or hangs.
 
 SIGTERM and SIGINT (Ctrl-C) end it when the requests that are running have their answers, a second one at once. SIGHUP
 loads the model and the token file again; the socket stays open meanwhile, and only one model is ever in memory.
@@ -59,8 +62,8 @@ def run(options: argparse.Namespace, operands: list[str]) -> int:
     listener = address.inherited() or address.bind(address.parse(settings.addr))
     try:
         _warn(settings, listener)
-        if settings.model != models.DEMO:
-            models.resolve(settings.model)
+        if settings.model != models.DEMO and models.hub_name(settings.model) is None:
+            models.resolve(settings.model)  # what may take a download is the worker's, while /health is answered
         from embed.server.serve import serve  # once the address is ours: gunicorn takes 0.1 s to import
 
         return serve(settings, listener)

@@ -19,7 +19,7 @@ from embed.executor.budgets import Budgets
 from embed.executor.supervisor import supervised
 from embed.machine import thread_count
 from embed.model_folder import ModelFolder, check_device
-from embed.models import DEMO
+from embed.models import DEMO, hub_name, resolve_aloud
 from embed.server.auth import TokenCheck
 from embed.server.connection import Refused
 from embed.server.failures import QueueFull, Unavailable
@@ -154,7 +154,7 @@ def _open_model(settings: Settings) -> Embedder:
     """Return the model, not loaded yet; everything but the weights themselves has been read and is sound."""
     check_device(settings.device)
     threads = thread_count(settings.threads)
-    folder = ModelFolder.open(settings.model, pool=settings.pool, maxseq=settings.maxseq)
+    folder = ModelFolder.open(resolve_aloud(settings.model), pool=settings.pool, maxseq=settings.maxseq)
     tokenizer = folder.read_tokenizer()
     folder.check_weights()
     if settings.in_process:
@@ -164,9 +164,11 @@ def _open_model(settings: Settings) -> Embedder:
 
 
 def served_name(model: str) -> str:
-    """Return what a model is called in answers: its folder's name, or the hub name of a hub cache's folder."""
+    """Return what a model is called in answers: its name on the hub, or its folder's name."""
     if model == DEMO:
         return DEMO
+    if (name := hub_name(model)) is not None:
+        return name.repo
     path = Path(os.path.abspath(os.path.expanduser(model)))  # links are left: a link's name was chosen by somebody
     for folder in (path, *path.parents[:2]):
         if folder.name.startswith("models--"):

@@ -395,6 +395,7 @@ def test_the_served_name_is_a_folders_or_a_hubs_and_never_a_path(tmp_path, monke
     monkeypatch.chdir(snapshot)
     assert served_name(".") == "BAAI/bge-m3"
     assert served_name("demo") == "demo"
+    assert served_name("intfloat/multilingual-e5-small@refs/pr/2") == "intfloat/multilingual-e5-small"
 
 
 def test_a_link_is_called_by_its_own_name(tmp_path):
