@@ -62,7 +62,7 @@ def create(**constants: float) -> Application:
         assert hasattr(model_thread, name)
         setattr(model_thread, name, value)
     settings, limits, metrics = (
-        Settings.from_environment({"model": "models/stub"}),
+        Settings.from_environment({"model": "./models/stub"}),
         Limits.from_environment(),
         Metrics(),
     )

@@ -30,7 +30,7 @@ class StubService:
     def __init__(self, load: Callable[[], Any], limits: Limits, **settings: Any) -> None:
         self._load_ended = Event()
         metrics = Metrics()
-        given = Settings(**{"model": "models/stub", **settings})
+        given = Settings(**{"model": "./models/stub", **settings})
         service = Service(load, limits=limits, metrics=metrics, warmup=given.warmup, unload_after_s=given.unload_after)
         self.app = Application(service, metrics, given, limits)
         self.app.on_ready(lambda info: self._load_ended.set())

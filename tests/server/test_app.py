@@ -420,7 +420,7 @@ def test_create_app_takes_the_settings_and_loads_as_they_say(monkeypatch):
     monkeypatch.setattr(app_module, "_open_model", load)
     monkeypatch.setenv("EMBED_POOL", "cls")
     monkeypatch.setenv("EMBED_TOKEN", "secret")
-    app = create_app("some/model", maxseq=16, no_normalize=True, threads=2)
+    app = create_app("./some/model", maxseq=16, no_normalize=True, threads=2)
     try:
         client = falcon.testing.TestClient(app, headers={"Authorization": "Bearer secret"})
         assert client.simulate_post("/create_embedding", json={"text": "a"}).json["model"] == "model"
@@ -433,7 +433,7 @@ def test_create_app_takes_the_settings_and_loads_as_they_say(monkeypatch):
     finally:
         app.close()
     expected = {
-        "model": "some/model",
+        "model": "./some/model",
         "device": "auto",
         "pool": "cls",
         "no_normalize": True,
@@ -471,4 +471,4 @@ def test_create_app_needs_a_model(monkeypatch):
 @pytest.mark.parametrize("given", [{"max_texts": 0}, {"pool": "median"}, {"token": ""}])
 def test_create_app_refuses_a_value_that_nothing_could_take(given):
     with pytest.raises(OptionError):
-        create_app("some/model", **given)
+        create_app("./some/model", **given)
