@@ -28,7 +28,7 @@ def resolve(model: str | os.PathLike[str]) -> Path:
     if not isinstance(model, str | os.PathLike):
         raise ModelError(f"{model!r} is not a model; pass {EXPECTED}")
     name = os.fspath(model)
-    if name == DEMO:
+    if model == DEMO:  # a path never equals a string
         from embed import demo
 
         return demo.fetch()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from embed.embedder import Embedder
 from embed.engine import DirectEngine
-from embed.errors import DeviceError, EmbedError, ModelError, OptionError, TextError
+from embed.errors import DeviceError, EmbedError, ModelError, OptionError, TextError, VectorError
 from embed.executor import protocol
 from embed.executor.channel import Channel
 from embed.executor.protocol import Failure, Progress, ProtocolError, Ready, Request, Result
@@ -22,6 +22,7 @@ from embed.tokenizer import TokenizedText
 
 # The kind of a Failure by the error's class, the first that fits.
 KINDS: tuple[tuple[type[BaseException], str], ...] = (
+    (VectorError, "vector"),
     (TextError, "text"),
     (ProtocolError, "request"),
     (ModelError, "model"),

@@ -22,6 +22,7 @@ PIPE_BYTES = 1 << 20  # for a chunk's vectors in one piece: Linux's 64 KiB cost 
 READ_BYTES = 1 << 18
 MAX_LINE_BYTES = 64 << 20  # a result of 2,048 texts of 4,096 dimensions is 45 MB
 LAST_WORDS_BYTES = 4096
+SECRETS = ("EMBED_TOKEN", "HF_TOKEN")  # of no use to a child
 END_S = 1.0  # for a child to end after its input has, and again after SIGTERM
 GONE_S = 5.0  # for a killed process to be gone; one that hangs in a driver may never be
 # The child must find `embed` where this process did, and never in the folder that it happens to be started in.
@@ -123,7 +124,7 @@ class ChildProcess:
         code = self._process.returncode
         if code is None:
             return "can't be ended, even by SIGKILL"
-        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with code {code}"
 
     def _has_left(self, seconds: float) -> bool:
         try:
@@ -184,8 +185,13 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", BOOT, *arguments]
 
 
+def _signal_name(number: int) -> str:
+    names = {known.value: known.name for known in signal.Signals}
+    return names.get(number, f"signal {number}")
+
+
 def _environment() -> dict[str, str]:
     """Return this process's environment, with its module path, and without what is none of the child's business."""
-    environment = {name: value for name, value in os.environ.items() if name != "EMBED_TOKEN"}
+    environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
     environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
     return environment

@@ -73,7 +73,7 @@ class Failure:
     """A request can't be answered, or, with no `id`, the model not be loaded or a line not be read."""
 
     id: int | None
-    kind: str  # model, option, device, text, memory, request or fault
+    kind: str  # model, option, device, text, vector, memory, request or fault
     message: str
     index: int | None = None  # of the text that is at fault
 

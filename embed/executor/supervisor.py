@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from embed.batching import Batch
 from embed.encoder import Progress
-from embed.errors import DeviceError, EmbedError, ExecutorError, ModelError, OptionError, StateError, VectorError
+from embed.errors import (
+    DeviceError,
+    EmbedError,
+    ExecutorError,
+    ModelError,
+    OptionError,
+    StateError,
+    TextError,
+    VectorError,
+)
 from embed.executor import process, protocol
 from embed.executor.budgets import STARTUP_VARIABLE, WATCHDOG_VARIABLE, Budgets
 from embed.executor.process import ChildEnded, ChildProcess
@@ -37,6 +46,7 @@ class Supervisor:
         self._budgets = budgets
         self._log = log
         self._child: ChildProcess | None = None
+        self._is_ready = False  # whether the child has said so
         self._number = 0  # of the last request
         self._strays = 0
         self._died: Callable[[], None] = lambda: None
@@ -110,10 +120,14 @@ class Supervisor:
         except _Silence:
             seconds = f"{self._budgets.startup_s:g} s ({STARTUP_VARIABLE})"
             raise self._lose(f"since it wasn't ready after {seconds}", at_once=True) from None
+        except BaseException:  # Ctrl-C, or no memory
+            self._end(at_once=True)
+            raise
         if isinstance(message, Failure):
-            self.unload()
+            self._end(at_once=False)
             raise _error_of(message)
         self.description = message.device
+        self._is_ready = True
 
     def _await_ready(self, child: ChildProcess, until: float) -> Ready | Failure:
         while (message := child.read(until)) is not None:
@@ -134,6 +148,8 @@ class Supervisor:
             if isinstance(message, Result):
                 return self._checked(message.vectors, len(request.lengths))
             if isinstance(message, Failure):
+                if message.index is not None and not 0 <= message.index < len(request.lengths):
+                    raise ProtocolError(f"it blames text {message.index} of {len(request.lengths)}")
                 raise _error_of(message)
             until = time.monotonic() + self._budgets.watchdog_s
             self._report(progress, message)
@@ -153,7 +169,7 @@ class Supervisor:
         return vectors
 
     def _end(self, *, at_once: bool) -> str:
-        child, self._child = self._child, None
+        child, self._child, self._is_ready = self._child, None, False
         return "" if child is None else child.end(at_once=at_once)
 
     def _lose(self, when: str, *, at_once: bool = False) -> ExecutorError:
@@ -173,7 +189,7 @@ class Supervisor:
 
     def _ended(self, child: ChildProcess) -> None:
         """Tell, from the child's own thread, of an end that was not asked for."""
-        if child is self._child:
+        if child is self._child and self._is_ready:
             self._died()
 
     def _log_stray(self, line: bytes) -> None:
@@ -190,7 +206,7 @@ def supervised(folder: ModelFolder, *, device: str, threads: int, log: Callable[
     """Return a supervisor of `embed executor` on the model in `folder`, which has started nothing yet."""
     options = {"pool": folder.pooling, "maxseq": folder.maxseq, "device": device, "threads": threads}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    command = process.command("executor", *words, "--parent", str(os.getpid()), "--", str(folder.path))
+    command = process.command("executor", *words, "--parent", str(os.getpid()), "--", os.path.abspath(folder.path))
     return Supervisor(command, dimension=folder.config.width, budgets=Budgets.from_environment(), log=log)
 
 
@@ -198,7 +214,8 @@ def _error_of(failure: Failure) -> Exception:
     """Return the error that a child's message stands for, as if it had been raised in this process."""
     if failure.kind == "memory":
         return MemoryError(failure.message)
-    if failure.kind == "text" and failure.index is not None:
-        return VectorError(failure.message, failure.index)
+    of_a_text = {"text": TextError, "vector": VectorError}.get(failure.kind)
+    if of_a_text is not None and failure.index is not None:
+        return of_a_text(failure.message, failure.index)
     kinds = {"model": ModelError, "option": OptionError, "device": DeviceError}
     return kinds.get(failure.kind, EmbedError)(failure.message)

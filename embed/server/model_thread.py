@@ -26,6 +26,7 @@ from embed.server.failures import Unavailable
 from embed.server.waiting import Loop
 
 QUICK_DEATH_S = 10.0  # after a load: who dies so soon is started again by the next request only
+CLOSE_S = 5.0  # for a chunk to end; what goes on for longer ends with the process
 UNWANTED_S = 10.0  # of computing what nobody waits for: then it is given up, which may cost a load
 
 
@@ -43,6 +44,7 @@ class Listener(Protocol):
 
     def unloaded(self, asked: bool) -> None: ...
     def retried(self, requests: int) -> None: ...
+    def finished(self, job: Job) -> None: ...
     def computed(self, jobs: Sequence[Job], texts: int, tokens: int, seconds: float) -> None:
         """A chunk is done; `jobs` are those that it finished."""
 
@@ -62,7 +64,7 @@ class ModelThread:
         self._loaded_at = 0.0
         self._batcher = Batcher()
         self._inbox: queue.SimpleQueue[Job | Callable[[], object]] = queue.SimpleQueue()
-        self._closing = False
+        self._closing = self._closed = False
         self._loading = False
         self._thread = threading.Thread(target=self._run, name="embed-batcher", daemon=True)
         self._thread.start()
@@ -90,22 +92,23 @@ class ModelThread:
 
     def close(self) -> None:
         """End the thread after the chunk that it computes, and free the model. A load is not waited for."""
+        self._closing = True
         self._inbox.put(self._close)
         if not self._loading:
-            self._thread.join()
+            self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
-        while not self._closing:
+        while not self._closed:
             self._take_in()
-            chunk = self._batcher.next_chunk(self.pace.chunk_tokens)
+            chunk = [] if self._closing else self._batcher.next_chunk(self.pace.chunk_tokens)
             if chunk:
                 self._compute_chunk(chunk)
             del chunk  # or its jobs, and their vectors, would live until the next one
 
     def _take_in(self) -> None:
         """Take what has come in, and wait for something if there is nothing to do."""
-        wait = not self._batcher.has_work()
-        while wait or not self._inbox.empty():
+        wait = self._closing or not self._batcher.has_work()
+        while not self._closed and (wait or not self._inbox.empty()):
             item = self._inbox.get()
             wait = False
             if isinstance(item, Job):
@@ -141,7 +144,10 @@ class ModelThread:
     def _load(self) -> bool:
         """Load the model, unless it is loaded; return whether it is."""
         began = time.monotonic()
+        self.quiet_since = None
         try:
+            if self._closing:
+                raise Unavailable("the service is ending; send the request again")
             embedder = self._embedder
             if embedder is not None and embedder.engine.is_loaded:
                 self._loop.call(self._listener.loaded, None, False)
@@ -149,9 +155,7 @@ class ModelThread:
             if embedder is None or embedder.folder.has_changed:
                 embedder = self._open()
             embedder.engine.load()
-            if not self._is_warm:
-                embedder.warm_up()
-                self._is_warm = True
+            self._warm_up(embedder)
         except Exception as ex:  # not swallowed: the listener decides what it means
             self._loop.call(self._listener.not_loaded, ex)
             return False
@@ -162,12 +166,23 @@ class ModelThread:
         self._is_wanted = True
         return True
 
+    def _warm_up(self, embedder: Embedder) -> None:
+        """Compute a first text, once; what can't do that doesn't count as loaded."""
+        try:
+            if not self._is_warm:
+                embedder.warm_up()
+                self._is_warm = True
+        except BaseException:
+            embedder.engine.unload()
+            raise
+
     def _unload(self) -> None:
         """Unload, unless a request has come in the meantime."""
-        if self._embedder is not None and self._is_wanted and not self._batcher.has_work():
+        asked = self._embedder is not None and self._is_wanted and not self._batcher.has_work()
+        if asked and self._embedder is not None:
             self._is_wanted = False
             self._embedder.engine.unload()
-            self._loop.call(self._listener.unloaded, True)
+        self._loop.call(self._listener.unloaded, asked)
 
     def _revive(self) -> None:
         """Replace a process that died while it was idle; one that died young waits for somebody who wants it."""
@@ -179,7 +194,7 @@ class ModelThread:
             self._loop.call(self._listener.unloaded, False)
 
     def _close(self) -> None:
-        self._closing = True
+        self._closed = True
         if self._embedder is not None:
             self._embedder.close()
 
@@ -187,12 +202,13 @@ class ModelThread:
 
     def _compute_chunk(self, chunk: list[Item]) -> None:
         tokens = sum(len(item.text.ids) for item in chunk)
-        began = time.monotonic()
+        undisturbed, began = False, time.monotonic()
         try:
+            self._ready_embedder()
+            began = time.monotonic()
             undisturbed = self._compute(chunk)
-        except _NoModel:
+        except _NoModel:  # the listener gives up what isn't finished
             self._batcher.clear()
-            return
         finally:
             self.quiet_since = None
         seconds = time.monotonic() - began
@@ -200,6 +216,8 @@ class ModelThread:
             self.pace.add(tokens, seconds)
         finished = [job for job in dict.fromkeys(item.job for item in chunk) if job.finished]
         self._loop.call(self._listener.computed, finished, len(chunk), tokens, seconds)
+        if not self._closing and self._embedder is not None and not self._embedder.engine.is_loaded:
+            self._loop.call(self._listener.unloaded, False)
 
     def _compute(self, chunk: list[Item], *, again: bool = False) -> bool:
         """Compute items, and return whether nothing went wrong.
@@ -217,8 +235,9 @@ class ModelThread:
             return False
         except ExecutorError as ex:
             self._part(chunk, ex, again=again)
-        except VectorError as ex:  # the engine has looked already
-            chunk[ex.index].job.fail(_not_finite(chunk[ex.index]))
+        except TextError as ex:  # the engine knows which one it is, counted within the chunk
+            item = chunk[ex.index]
+            item.job.fail(ex.counted_from(item.index - ex.index))
             self._compute_rest(chunk, again=again)
         except Exception as ex:  # not swallowed: it becomes the error of the job that caused it
             self._blame(chunk, ex, again=again)
@@ -255,7 +274,11 @@ class ModelThread:
         wanted = [job for job in jobs if job.is_wanted]
         self._loop.call(self._listener.retried, len(wanted))
         for job in wanted:
+            if self._closing:
+                raise _NoModel
             self._compute([item for item in chunk if item.job is job], again=True)
+            if job.finished:  # who is innocent doesn't wait for the others
+                self._loop.call(self._listener.finished, job)
 
     def _blame(self, chunk: list[Item], ex: Exception, *, again: bool) -> None:
         if len(chunk) == 1:

@@ -117,7 +117,10 @@ class Unload(Load):
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         _refuse_strangers(self._secured)
         if not self._service.unload():
-            raise falcon.HTTPConflict(description="requests are being computed; try again when they are done")
+            raise falcon.HTTPConflict(
+                description="requests are being computed, or the model is being loaded; try again after that"
+            )
+        self._service.await_unload()
         resp.data = orjson.dumps(self._health.state())
 
 

@@ -91,6 +91,8 @@ class Service:
         self._warmup = warmup
         self._is_announced = False
         self._settled = Event()  # no load is under way
+        self._unloaded = Event()  # no unload is under way
+        self._unloaded.set()
         self._failures = 0  # to start, one after the other
         self._load_again_at = 0.0
         self._last_used = time.monotonic()
@@ -132,7 +134,7 @@ class Service:
     def abandon(self) -> None:
         """Answer whatever still waits with an error."""
         self._settled.set()
-        for job in list(self._waiting):
+        for job in [job for job in self._waiting if not (job.tokenized and job.finished)]:
             self._give_up(job, Unavailable(ENDING))
 
     def close(self) -> None:
@@ -179,8 +181,13 @@ class Service:
             return False
         if self.is_loaded:
             self.is_loaded = False
+            self._unloaded.clear()
             self._thread.unload()
         return True
+
+    def await_unload(self) -> None:
+        """Wait until the memory is given back."""
+        self._unloaded.wait()
 
     def _look_whether_idle(self) -> None:
         if self.is_loaded and self.idle_s >= self.unload_after_s:
@@ -192,7 +199,8 @@ class Service:
         """Return the model, loaded; wait for that where need be."""
         if not self.draining and not self.is_loaded and self._settled.is_set():
             self._load_again()
-        self._settled.wait()
+        while not self._settled.is_set():  # after one load another may have begun
+            self._settled.wait()
         if self.draining:
             raise Unavailable(ENDING)
         if not self._thread.is_alive():
@@ -232,6 +240,8 @@ class Service:
     def _compute(self, job: Job, texts: Sequence[str]) -> None:
         embedder = self._ready_model()
         job.fill(self._tokenize(embedder, texts, job), embedder)
+        if not self.is_loaded:  # any more: it was lost meanwhile, and may not be had at once
+            self._ready_model()
         self._raise_error_of(job)
         self._check_room(tokens=job.tokens, own=job)
         job.queued_tokens = job.tokens
@@ -306,8 +316,8 @@ class Service:
         delay_s = 2.0 ** min(self._failures - 2, MAX_DOUBLINGS) if self._failures > 1 else 0.0
         self._load_again_at = time.monotonic() + min(delay_s, MAX_DELAY_S)
         self._settled.set()
-        for job in [job for job in self._waiting if job.tokenized]:  # the model thread has forgotten them
-            self._give_up(job, self._not_loaded())
+        for job in [job for job in self._waiting if job.tokenized and not job.finished]:
+            self._give_up(job, self._not_loaded())  # the model thread has forgotten it
         if of_the_model and not self._is_announced:
             for callback in self.on_failure:
                 callback(ex)
@@ -317,12 +327,16 @@ class Service:
 
     def unloaded(self, asked: bool) -> None:
         self.is_loaded = False
+        self._unloaded.set()
         self.unloads += asked
         if asked:
             self._metrics.unloaded()
 
     def retried(self, requests: int) -> None:
         self._metrics.retried(requests)
+
+    def finished(self, job: Job) -> None:
+        job.done.set()
 
     def _announce(self) -> None:
         """Tell, once, that requests are answered."""

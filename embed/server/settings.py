@@ -56,7 +56,7 @@ class Settings:
             settled.update(SECRET)
         for name in (name for name in _KINDS if name not in settled):
             variable = variable_of(name)
-            if variable not in environ and name in OLD_VARIABLES:
+            if name in OLD_VARIABLES and not environ.get(variable, "").strip():
                 variable = OLD_VARIABLES[name]
             text = environ.get(variable, "")
             # A blank variable counts as unset; but not where it would open a service that is meant to be closed.

@@ -133,7 +133,7 @@ def test_a_text_whose_vector_is_not_finite_is_told_by_its_index(tmp_path):
     with Child(model) as child:
         child.hear()
         error = child.ask({"type": "embed", "id": 1, "texts": ["hello", "fox", "world", "dog"]})
-        assert (error["kind"], error["index"]) == ("text", 2)
+        assert (error["kind"], error["index"]) == ("vector", 2)
         assert "not finite" in error["message"]
         assert vectors_of(child.ask({"type": "embed", "id": 2, "texts": ["hello"]})).shape == (1, tiny.WIDTH)
 

@@ -89,7 +89,7 @@ def test_what_a_child_says_of_itself_is_raised_as_if_it_were_here(start, kind, e
 
 def test_a_text_that_is_at_fault_is_told_by_its_index(start):
     with pytest.raises(VectorError) as caught:
-        encode(start(), "a", "b", "fail text")
+        encode(start(), "a", "b", "fail vector")
     assert caught.value.index == 2
 
 

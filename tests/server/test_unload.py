@@ -203,7 +203,7 @@ def test_fifty_cycles_leak_nothing(model):
             if cycle in (9, 49):
                 held.append((resident(worker), descriptors(worker)))
         (early, early_descriptors), (late, late_descriptors) = held
-        assert late_descriptors == early_descriptors
+        wait_until(lambda: descriptors(worker) <= early_descriptors, f"{late_descriptors} descriptors to be fewer")
         assert late - early < 4096
         assert health(service)["unloads"] == 50
 
