@@ -199,7 +199,7 @@ def test_supervised_it_leaves_ctrl_c_to_its_parent(model):
     with Child(model) as child:
         child.hear()
         child.process.send_signal(signal.SIGINT)
-        assert child.end()[0] == 130
+        assert child.process.wait(SECONDS) == 130
 
 
 def test_it_ends_when_nobody_reads_its_answers(model):
