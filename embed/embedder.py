@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embed import batching
 from embed.encoder import Progress
-from embed.engine import Engine, LocalEngine
+from embed.engine import DirectEngine, Engine, LocalEngine
 from embed.errors import OptionError, TextError, TextTypeError, TruncationWarning, VectorError
 from embed.machine import thread_count
 from embed.model_folder import TOKEN_BUDGET, ModelFolder, check_device
@@ -147,8 +147,7 @@ class Embedder:
         They should have some `TOKEN_BUDGET` tokens at most. `progress` is called now and then while they are
         computed, and may raise to give up. Nothing is checked: rows may hold NaN or infinities.
         """
-        batch = batching.pack([text.ids for text in tokenized], self.folder.config.position_pad_id)
-        return self.engine.encode(batch, normalize=normalize, progress=progress)
+        return self.engine.encode([text.ids for text in tokenized], normalize=normalize, progress=progress)
 
     def warm_up(self) -> None:
         """Compute a first text, so that whoever comes next finds everything in place."""
@@ -216,7 +215,8 @@ def load(
     threads, normalize = thread_count(threads), _yes_or_no(normalize, "normalize")
     folder = ModelFolder.open(model, pool=pool, maxseq=maxseq)
     tokenizer = folder.read_tokenizer()
-    embedder = Embedder(folder, local_engine(folder, threads), tokenizer=tokenizer, normalize=normalize)
+    engine = LocalEngine(direct_engine(folder, threads))
+    embedder = Embedder(folder, engine, tokenizer=tokenizer, normalize=normalize)
     try:
         embedder.engine.load()
     except BaseException:
@@ -225,12 +225,13 @@ def load(
     return embedder
 
 
-def local_engine(folder: ModelFolder, threads: int) -> LocalEngine:
-    """Return an engine that computes in this process with so many threads, and has loaded nothing yet."""
-    return LocalEngine(
+def direct_engine(folder: ModelFolder, threads: int) -> DirectEngine:
+    """Return an engine of the model in `folder` that computes with so many threads, and has loaded nothing yet."""
+    return DirectEngine(
         lambda progress: folder.load_backend(progress, threads=threads),
         layers=folder.config.layers,
         pooling=folder.pooling,
+        pad_id=folder.config.position_pad_id,
     )
 
 

@@ -10,14 +10,15 @@ import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embed import batching
 from embed.backend import Backend
-from embed.batching import Batch
+from embed.batching import I32
 from embed.encoder import Progress, forward
 from embed.errors import StateError
 
@@ -51,8 +52,8 @@ class Engine(Protocol):
     def load(self) -> None:
         """Load the weights, unless they are there. Raises `ModelError`, `DeviceError` or another `EmbedError`."""
 
-    def encode(self, batch: Batch, *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
-        """Return one vector a text, (texts, dimension) float32.
+    def encode(self, texts: Sequence[I32], *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
+        """Return one vector a text, (texts, dimension) float32; a text is its ids, (length) int32.
 
         `progress` is called with the steps done and those there are, by the thread that computes or the one that
         waits for it, and may raise to give up. Raises `StateError` where no weights are loaded, and `ExecutorError`
@@ -155,20 +156,36 @@ def _stop(jobs: queue.SimpleQueue[_Job | None], thread: threading.Thread, pid: i
         thread.join()
 
 
-class DirectEngine:
-    """A backend and its forward, on whatever thread asks: always the same one."""
+class _InThisProcess:
+    """What an engine that lives and dies with its process has to say of that."""
 
     last_failure = None
     patience_s = None
 
-    def __init__(self, make_backend: Callable[[Progress], Backend], *, layers: int, pooling: str) -> None:
-        """Call `make_backend` at each load; it calls the progress that it's given before every layer."""
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def watch(self, died: Callable[[], None]) -> None:
+        """Do nothing: it can't die alone."""
+
+
+class DirectEngine(_InThisProcess):
+    """A backend and its forward, on whatever thread asks: always the same one."""
+
+    def __init__(
+        self, make_backend: Callable[[Progress], Backend], *, layers: int, pooling: str, pad_id: int | None
+    ) -> None:
+        """Call `make_backend` at each load; it calls the progress that it's given before every layer.
+
+        `pad_id` is that of `batching.pack`.
+        """
+        super().__init__()
         self.description = "none"
         self._make_backend = make_backend
         self._layers = layers
         self._pooling = pooling
+        self._pad_id = pad_id
         self._backend: Backend | None = None
-        self.pid = os.getpid()
 
     @property
     def is_loaded(self) -> bool:
@@ -179,13 +196,13 @@ class DirectEngine:
             self._backend = self._make_backend(progress or _ignore)
             self.description = self._backend.description
 
-    def encode(self, batch: Batch, *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[I32], *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
         if self._backend is None:
             raise StateError("the model is not loaded; load it before something is computed")
         return forward(
             self._backend,
             self._layers,
-            batch,
+            batching.pack(texts, self._pad_id),
             pooling=self._pooling,
             normalize=normalize,
             progress=progress or _ignore,
@@ -198,24 +215,18 @@ class DirectEngine:
 
     close = unload
 
-    def watch(self, died: Callable[[], None]) -> None:
-        """Do nothing: it can't die alone."""
-
 
 def _ignore(done: int, steps: int) -> None:
     pass
 
 
-class LocalEngine:
-    """An engine on a `ModelThread` of this process. Safe from several threads, which take turns; Ctrl-C abandons."""
+class LocalEngine(_InThisProcess):
+    """An engine on a `ModelThread` of its own. Safe from several threads, which take turns; Ctrl-C abandons."""
 
-    last_failure = None
-    patience_s = None
-
-    def __init__(self, make_backend: Callable[[Progress], Backend], *, layers: int, pooling: str) -> None:
-        self._engine = DirectEngine(make_backend, layers=layers, pooling=pooling)
+    def __init__(self, engine: DirectEngine) -> None:
+        super().__init__()
+        self._engine = engine
         self._thread = ModelThread("embed-model")
-        self.pid = os.getpid()
 
     @property
     def is_loaded(self) -> bool:
@@ -228,14 +239,14 @@ class LocalEngine:
     def load(self) -> None:
         self._thread.run(lambda job: self._engine.load(job.progress))
 
-    def encode(self, batch: Batch, *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[I32], *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
         def run(job: _Job) -> NDArray[np.float32]:
             def report(done: int, steps: int) -> None:
                 job.progress(done, steps)
                 if progress is not None:
                     progress(done, steps)
 
-            return self._engine.encode(batch, normalize=normalize, progress=report)
+            return self._engine.encode(texts, normalize=normalize, progress=report)
 
         vectors: NDArray[np.float32] = self._thread.run(run)
         return vectors
@@ -246,6 +257,3 @@ class LocalEngine:
     def close(self) -> None:
         self._thread.close()
         self._engine.close()
-
-    def watch(self, died: Callable[[], None]) -> None:
-        """Do nothing: it can't die alone."""

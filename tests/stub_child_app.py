@@ -30,7 +30,6 @@ LOG = logging.getLogger("gunicorn.error")
 @dataclass
 class StubConfig:
     width: int = stub_child.DIMENSION
-    position_pad_id: int | None = None
 
 
 @dataclass

@@ -13,8 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from embed import batching
-from embed.engine import LocalEngine
+from embed.engine import DirectEngine, LocalEngine
 from embed.errors import StateError
 
 LAYERS = 4
@@ -62,14 +61,14 @@ def backend():
 
 @pytest.fixture
 def engine(backend):
-    engine = LocalEngine(lambda progress: backend, layers=LAYERS, pooling="cls")
+    engine = LocalEngine(DirectEngine(lambda progress: backend, layers=LAYERS, pooling="cls", pad_id=None))
     engine.load()
     yield engine
     engine.close()
 
 
-def batch_of(*lists):
-    return batching.pack([np.array(ids, np.int32) for ids in lists], None)
+def ids_of(*lists):
+    return [np.array(ids, np.int32) for ids in lists]
 
 
 @contextlib.contextmanager
@@ -93,7 +92,7 @@ def model_threads():
 
 
 def test_encode_runs_every_layer_and_returns_a_row_a_text(engine, backend):
-    assert engine.encode(batch_of([5, 6, 7], [9]), normalize=True).tolist() == [[5, 3], [9, 1]]
+    assert engine.encode(ids_of([5, 6, 7], [9]), normalize=True).tolist() == [[5, 3], [9, 1]]
     assert backend.layers_run == LAYERS
 
 
@@ -101,7 +100,7 @@ def test_callers_on_many_threads_share_one_model_thread_and_get_their_own_rows(e
     results = {}
 
     def call(i):
-        results[i] = [engine.encode(batch_of([i, *range(n)]), normalize=True).tolist() for n in range(20)]
+        results[i] = [engine.encode(ids_of([i, *range(n)]), normalize=True).tolist() for n in range(20)]
 
     callers = [threading.Thread(target=call, args=(i,)) for i in range(8)]
     for caller in callers:
@@ -115,8 +114,8 @@ def test_callers_on_many_threads_share_one_model_thread_and_get_their_own_rows(e
 
 def test_an_error_reaches_its_caller_and_the_next_forward_works(engine):
     with pytest.raises(ValueError, match="id 666"):
-        engine.encode(batch_of([666]), normalize=True)
-    assert engine.encode(batch_of([1]), normalize=True).tolist() == [[1, 1]]
+        engine.encode(ids_of([666]), normalize=True)
+    assert engine.encode(ids_of([1]), normalize=True).tolist() == [[1, 1]]
 
 
 def test_a_failing_load_raises_in_the_caller_and_the_next_one_may_succeed(backend):
@@ -127,24 +126,26 @@ def test_a_failing_load_raises_in_the_caller_and_the_next_one_may_succeed(backen
             raise results.pop(0)
         return results[0]
 
-    with contextlib.closing(LocalEngine(load, layers=LAYERS, pooling="cls")) as engine:
+    with contextlib.closing(LocalEngine(DirectEngine(load, layers=LAYERS, pooling="cls", pad_id=None))) as engine:
         with pytest.raises(OSError, match="no weights"):
             engine.load()
         assert not engine.is_loaded
         with pytest.raises(StateError, match="not loaded"):
-            engine.encode(batch_of([1]), normalize=True)
+            engine.encode(ids_of([1]), normalize=True)
         engine.load()
-        assert engine.encode(batch_of([1]), normalize=True).tolist() == [[1, 1]]
+        assert engine.encode(ids_of([1]), normalize=True).tolist() == [[1, 1]]
 
 
 def test_an_engine_that_was_unloaded_loads_again(backend):
     loads = []
-    with contextlib.closing(LocalEngine(lambda _: loads.append(1) or backend, layers=LAYERS, pooling="cls")) as engine:
+    with contextlib.closing(
+        LocalEngine(DirectEngine(lambda _: loads.append(1) or backend, layers=LAYERS, pooling="cls", pad_id=None))
+    ) as engine:
         for _ in range(3):
             engine.load()
             engine.load()
             assert engine.is_loaded
-            assert engine.encode(batch_of([1]), normalize=True).tolist() == [[1, 1]]
+            assert engine.encode(ids_of([1]), normalize=True).tolist() == [[1, 1]]
             engine.unload()
             assert backend.closed
             assert not engine.is_loaded
@@ -153,7 +154,7 @@ def test_an_engine_that_was_unloaded_loads_again(backend):
 
 def test_progress_is_told_before_each_sub_layer_by_the_thread_that_computes_and_may_give_up(engine, backend):
     steps = []
-    engine.encode(batch_of([1]), normalize=True, progress=lambda done, of: steps.append((done, of)))
+    engine.encode(ids_of([1]), normalize=True, progress=lambda done, of: steps.append((done, of)))
     assert steps == [(step, 2 * LAYERS) for step in range(2 * LAYERS)]
 
     def give_up(done, of):
@@ -163,7 +164,7 @@ def test_progress_is_told_before_each_sub_layer_by_the_thread_that_computes_and_
 
     run = backend.layers_run
     with pytest.raises(InterruptedError):
-        engine.encode(batch_of([1]), normalize=True, progress=give_up)
+        engine.encode(ids_of([1]), normalize=True, progress=give_up)
     assert backend.layers_run == run + 1
 
 
@@ -172,13 +173,13 @@ def test_after_close_a_call_is_one_sentence_and_closing_again_is_fine(engine, ba
     engine.close()
     assert backend.closed
     with pytest.raises(StateError, match="closed"):
-        engine.encode(batch_of([1]), normalize=True)
+        engine.encode(ids_of([1]), normalize=True)
 
 
 def test_every_close_waits_for_the_running_forward(engine, backend):
     backend.gate = threading.Event()
     rows, closed = [], []
-    caller = threading.Thread(target=lambda: rows.append(engine.encode(batch_of([3]), normalize=True)))
+    caller = threading.Thread(target=lambda: rows.append(engine.encode(ids_of([3]), normalize=True)))
     caller.start()
     while not backend.threads:
         time.sleep(0.01)
@@ -206,7 +207,7 @@ def test_an_interrupted_load_stops_at_the_next_layer():
             time.sleep(0.05)
         return StubBackend()
 
-    engine = LocalEngine(load, layers=1, pooling="cls")
+    engine = LocalEngine(DirectEngine(load, layers=1, pooling="cls", pad_id=None))
     with interrupted_after(0.3), pytest.raises(InterruptedError):
         engine.load()
     engine.close()
@@ -216,7 +217,7 @@ def test_an_interrupted_load_stops_at_the_next_layer():
 
 def test_an_engine_that_is_dropped_ends_its_thread():
     before = len(model_threads())
-    engine = LocalEngine(lambda progress: StubBackend(), layers=1, pooling="cls")
+    engine = LocalEngine(DirectEngine(lambda progress: StubBackend(), layers=1, pooling="cls", pad_id=None))
     assert len(model_threads()) == before + 1
     del engine
     gc.collect()
@@ -228,10 +229,10 @@ def test_an_interrupted_caller_leaves_at_once_and_its_forward_stops_at_the_next_
 
     start = time.monotonic()
     with interrupted_after(0.2), pytest.raises(InterruptedError):
-        engine.encode(batch_of([1]), normalize=True)
+        engine.encode(ids_of([1]), normalize=True)
     assert time.monotonic() - start < 1
     backend.gate.set()
-    assert engine.encode(batch_of([2]), normalize=True).tolist() == [[2, 1]]
+    assert engine.encode(ids_of([2]), normalize=True).tolist() == [[2, 1]]
     assert backend.layers_run == LAYERS  # the abandoned forward ended in its first layer, before the feed-forward
 
 
@@ -240,7 +241,7 @@ def test_a_forked_child_gets_a_sentence_and_not_a_hang(engine):
     pid = os.fork()
     if pid == 0:
         try:
-            engine.encode(batch_of([1]), normalize=True)
+            engine.encode(ids_of([1]), normalize=True)
             answer = b"a vector"
         except StateError as ex:
             answer = str(ex).encode()
@@ -251,15 +252,14 @@ def test_a_forked_child_gets_a_sentence_and_not_a_hang(engine):
     with os.fdopen(reader, "rb") as pipe:
         assert b"before a fork" in pipe.read()
     assert os.waitpid(pid, 0)[1] == 0
-    assert engine.encode(batch_of([1]), normalize=True).tolist() == [[1, 1]]
+    assert engine.encode(ids_of([1]), normalize=True).tolist() == [[1, 1]]
 
 
 def test_the_interpreter_exits_while_a_forward_runs():
     program = textwrap.dedent("""
         import threading, time
         import numpy as np
-        from embed import batching
-        from embed.engine import LocalEngine
+        from embed.engine import DirectEngine, LocalEngine
 
         class Slow:
             description = ""
@@ -269,9 +269,9 @@ def test_the_interpreter_exits_while_a_forward_runs():
             def pool(self, states, pooling, normalize): return np.zeros((1, 1), np.float32)
             def close(self): pass
 
-        engine = LocalEngine(lambda progress: Slow(), layers=1, pooling="cls")
+        engine = LocalEngine(DirectEngine(lambda progress: Slow(), layers=1, pooling="cls", pad_id=None))
         engine.load()
-        batch = batching.pack([np.zeros(1, np.int32)], None)
+        batch = [np.zeros(1, np.int32)]
         threading.Thread(target=engine.encode, args=(batch,), kwargs={"normalize": True}, daemon=True).start()
         time.sleep(0.1)
     """)
@@ -283,8 +283,7 @@ def test_a_signal_handler_may_encode_and_close_whatever_its_thread_is_doing():
     program = textwrap.dedent("""
         import faulthandler, signal, time
         import numpy as np
-        from embed import batching
-        from embed.engine import LocalEngine
+        from embed.engine import DirectEngine, LocalEngine
         from embed.errors import StateError
 
         class Quick:
@@ -296,9 +295,9 @@ def test_a_signal_handler_may_encode_and_close_whatever_its_thread_is_doing():
             def close(self): pass
 
         faulthandler.dump_traceback_later(30, exit=True)
-        engine = LocalEngine(lambda progress: Quick(), layers=1, pooling="cls")
+        engine = LocalEngine(DirectEngine(lambda progress: Quick(), layers=1, pooling="cls", pad_id=None))
         engine.load()
-        batch = batching.pack([np.zeros(1, np.int32)], None)
+        batch = [np.zeros(1, np.int32)]
         signal.signal(signal.SIGALRM, lambda *_: engine.encode(batch, normalize=True))
         signal.setitimer(signal.ITIMER_REAL, 0.0011, 0.0011)
         end = time.monotonic() + 2

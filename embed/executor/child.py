@@ -11,26 +11,13 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from embed.embedder import Embedder
-from embed.engine import DirectEngine
-from embed.errors import DeviceError, EmbedError, ModelError, OptionError, TextError, VectorError
+from embed.embedder import Embedder, direct_engine
+from embed.errors import EmbedError, TextError
 from embed.executor import protocol
 from embed.executor.channel import Channel
-from embed.executor.protocol import Failure, Progress, ProtocolError, Ready, Request, Result
+from embed.executor.protocol import KINDS, Failure, Progress, Ready, Request, Result
 from embed.model_folder import ModelFolder
 from embed.tokenizer import TokenizedText
-
-# The kind of a Failure by the error's class, the first that fits.
-KINDS: tuple[tuple[type[BaseException], str], ...] = (
-    (VectorError, "vector"),
-    (TextError, "text"),
-    (ProtocolError, "request"),
-    (ModelError, "model"),
-    (OptionError, "option"),
-    (DeviceError, "device"),
-    (EmbedError, "request"),
-    (MemoryError, "memory"),
-)
 
 
 class Child:
@@ -41,12 +28,7 @@ class Child:
         self._channel = channel
         self._name = name
         self._report_s = report_s
-        self._engine = DirectEngine(
-            lambda progress: folder.load_backend(progress, threads=threads),
-            layers=folder.config.layers,
-            pooling=folder.pooling,
-        )
-        self._embedder = Embedder(folder, self._engine)
+        self._embedder = Embedder(folder, direct_engine(folder, threads))
 
     def run(self) -> None:
         """Load the model, say that it's ready, and answer until no more requests come.
@@ -54,7 +36,7 @@ class Child:
         Raises what loading raises, after the channel has been told.
         """
         began = time.monotonic()
-        self._engine.load()
+        self._embedder.engine.load()
         load_ms = round((time.monotonic() - began) * 1000)
         self._send(Ready(self._name, self._embedder.dimension, self._embedder.device, load_ms))
         for line in self._channel.lines():
@@ -95,6 +77,6 @@ class Child:
 
 def failure_of(ex: BaseException, number: int | None = None) -> Failure:
     """Return what the channel is told of an error, in answer to the request `number`."""
-    kind = next((kind for error, kind in KINDS if isinstance(ex, error)), "fault")
+    kind = next((kind for kind, error in KINDS.items() if isinstance(ex, error)), "fault")
     message = str(ex) if isinstance(ex, EmbedError) else f"{type(ex).__name__}: {ex}"
     return Failure(number, kind, message, ex.index if isinstance(ex, TextError) else None)

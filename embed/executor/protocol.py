@@ -16,10 +16,21 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from embed.errors import EmbedError
+from embed.errors import DeviceError, EmbedError, ModelError, OptionError, TextError, VectorError
 
 PROTOCOL = 1
 START = b'{"type":'  # of every message that the child writes
+
+# What a Failure's kind stands for; of an error that is several, the first counts. A "fault" is any other.
+KINDS: dict[str, type[Exception]] = {
+    "vector": VectorError,
+    "text": TextError,
+    "model": ModelError,
+    "option": OptionError,
+    "device": DeviceError,
+    "request": EmbedError,
+    "memory": MemoryError,
+}
 
 
 class ProtocolError(EmbedError, ValueError):
@@ -73,7 +84,7 @@ class Failure:
     """A request can't be answered, or, with no `id`, the model not be loaded or a line not be read."""
 
     id: int | None
-    kind: str  # model, option, device, text, vector, memory, request or fault
+    kind: str  # one of KINDS, or fault
     message: str
     index: int | None = None  # of the text that is at fault
 

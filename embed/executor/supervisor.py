@@ -5,29 +5,21 @@ Nothing here retries: which requests share the blame for a child's death is for 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embed.batching import Batch
+from embed.batching import I32
 from embed.encoder import Progress
-from embed.errors import (
-    DeviceError,
-    EmbedError,
-    ExecutorError,
-    ModelError,
-    OptionError,
-    StateError,
-    TextError,
-    VectorError,
-)
+from embed.errors import EmbedError, ExecutorError, StateError, TextError
 from embed.executor import process, protocol
 from embed.executor.budgets import STARTUP_VARIABLE, WATCHDOG_VARIABLE, Budgets
 from embed.executor.process import ChildEnded, ChildProcess
-from embed.executor.protocol import Failure, ProtocolError, Ready, Request, Result
+from embed.executor.protocol import KINDS, Failure, ProtocolError, Ready, Request, Result
 from embed.model_folder import ModelFolder
 
 SHOWN_WORDS = 200  # characters of a child's last words in an error
@@ -73,12 +65,11 @@ class Supervisor:
 
         Raises `ModelError`, `OptionError` or `DeviceError` if it says so, and otherwise `ExecutorError`.
         """
-        if self._child is not None and self._child.has_ended:
-            self._lose("while it was idle")
+        self._bury()
         if self._child is None:
             self._start()
 
-    def encode(self, batch: Batch, *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[I32], *, normalize: bool, progress: Progress | None = None) -> NDArray[np.float32]:
         """Return one vector a text, (texts, dimension) float32.
 
         Raises `ExecutorError` when the child dies or hangs, after which none is there; and what the child reports.
@@ -86,21 +77,13 @@ class Supervisor:
         if self._child is None:
             raise StateError("the model is not loaded; load it before something is computed")
         self._number += 1
-        request = Request(self._number, batch.ids, np.diff(batch.offsets).tolist(), normalize=normalize)
-        try:
+        request = Request(self._number, np.concatenate(texts), [len(ids) for ids in texts], normalize=normalize)
+        with self._losing(ended="while it computed", broken="after it broke the protocol"):
             return self._ask(self._child, request, progress)
-        except ChildEnded:
-            raise self._lose("while it computed") from None
-        except ProtocolError as ex:
-            raise self._lose(f"after it broke the protocol ({ex})", at_once=True) from ex
-        except _Silence:
-            seconds = f"{self._budgets.watchdog_s:g} s ({WATCHDOG_VARIABLE})"
-            raise self._lose(f"after it had made no progress for {seconds}", at_once=True) from None
 
     def unload(self) -> None:
         """End the child, which gives every byte back."""
-        if self._child is not None and self._child.has_ended:
-            self._lose("while it was idle")
+        self._bury()
         self._end(at_once=False)
 
     close = unload
@@ -110,16 +93,11 @@ class Supervisor:
         self._strays = 0
         try:
             self._child = ChildProcess(self._command, on_stray=self._log_stray, on_end=self._ended)
-            message = self._await_ready(self._child, began + self._budgets.startup_s)
+            with self._losing(ended="before it was ready", broken="before it was ready"):
+                message = self._await_ready(self._child, began + self._budgets.startup_s)
         except OSError as ex:
+            self._end(at_once=True)
             raise self._failed(f"the model process can't be started ({ex.strerror or ex})") from ex
-        except ChildEnded:
-            raise self._lose("before it was ready") from None
-        except ProtocolError as ex:
-            raise self._lose(f"before it was ready ({ex})", at_once=True) from ex
-        except _Silence:
-            seconds = f"{self._budgets.startup_s:g} s ({STARTUP_VARIABLE})"
-            raise self._lose(f"since it wasn't ready after {seconds}", at_once=True) from None
         except BaseException:  # Ctrl-C, or no memory
             self._end(at_once=True)
             raise
@@ -137,7 +115,7 @@ class Supervisor:
                 if message.dimension != self._dimension:
                     raise ProtocolError(f"its vectors have {message.dimension} dimensions, not {self._dimension}")
                 return message
-        raise _Silence
+        raise _Silence(f"since it wasn't ready after {self._budgets.startup_s:g} s ({STARTUP_VARIABLE})")
 
     def _ask(self, child: ChildProcess, request: Request, progress: Progress | None) -> NDArray[np.float32]:
         child.send(protocol.encode_request(request))
@@ -153,7 +131,7 @@ class Supervisor:
                 raise _error_of(message)
             until = time.monotonic() + self._budgets.watchdog_s
             self._report(progress, message)
-        raise _Silence
+        raise _Silence(f"after it had made no progress for {self._budgets.watchdog_s:g} s ({WATCHDOG_VARIABLE})")
 
     def _report(self, progress: Progress | None, message: protocol.Progress) -> None:
         try:
@@ -167,6 +145,23 @@ class Supervisor:
         if vectors.shape != (texts, self._dimension):
             raise ProtocolError(f"{texts} texts gave vectors of shape {vectors.shape}, not {self._dimension} each")
         return vectors
+
+    @contextlib.contextmanager
+    def _losing(self, *, ended: str, broken: str) -> Iterator[None]:
+        """Turn what may be wrong with the child into the error that says so, after it is gone."""
+        try:
+            yield
+        except ChildEnded:
+            raise self._lose(ended) from None
+        except ProtocolError as ex:
+            raise self._lose(f"{broken} ({ex})", at_once=True) from ex
+        except _Silence as ex:
+            raise self._lose(str(ex), at_once=True) from None
+
+    def _bury(self) -> None:
+        """Note the end of a child that nobody waited for."""
+        if self._child is not None and self._child.has_ended:
+            self._lose("while it was idle")
 
     def _end(self, *, at_once: bool) -> str:
         child, self._child, self._is_ready = self._child, None, False
@@ -199,7 +194,7 @@ class Supervisor:
 
 
 class _Silence(Exception):
-    """The child has said nothing for as long as it may."""
+    """The child has said nothing for as long as it may; the message says when, as `Supervisor._lose` takes it."""
 
 
 def supervised(folder: ModelFolder, *, device: str, threads: int, log: Callable[[str], None]) -> Supervisor:
@@ -212,10 +207,7 @@ def supervised(folder: ModelFolder, *, device: str, threads: int, log: Callable[
 
 def _error_of(failure: Failure) -> Exception:
     """Return the error that a child's message stands for, as if it had been raised in this process."""
-    if failure.kind == "memory":
-        return MemoryError(failure.message)
-    of_a_text = {"text": TextError, "vector": VectorError}.get(failure.kind)
-    if of_a_text is not None and failure.index is not None:
-        return of_a_text(failure.message, failure.index)
-    kinds = {"model": ModelError, "option": OptionError, "device": DeviceError}
-    return kinds.get(failure.kind, EmbedError)(failure.message)
+    error = KINDS.get(failure.kind, EmbedError)
+    if not issubclass(error, TextError):
+        return error(failure.message)
+    return EmbedError(failure.message) if failure.index is None else error(failure.message, failure.index)

@@ -13,7 +13,8 @@ import falcon
 import orjson
 from gunicorn.errors import AppImportError
 
-from embed.embedder import Embedder, local_engine
+from embed.embedder import Embedder, direct_engine
+from embed.engine import LocalEngine
 from embed.errors import ExecutorError, OptionError, TextError
 from embed.executor.budgets import Budgets
 from embed.executor.supervisor import supervised
@@ -158,7 +159,7 @@ def _open_model(settings: Settings) -> Embedder:
     tokenizer = folder.read_tokenizer()
     folder.check_weights()
     if settings.in_process:
-        return Embedder(folder, local_engine(folder, threads), tokenizer=tokenizer)
+        return Embedder(folder, LocalEngine(direct_engine(folder, threads)), tokenizer=tokenizer)
     engine = supervised(folder, device=settings.device, threads=threads, log=LOG.warning)
     return Embedder(folder, engine, tokenizer=tokenizer)
 

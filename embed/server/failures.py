@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from embed.errors import EmbedError
 
+ENDING = "the service is ending; send the request again"
+
 
 class Unavailable(EmbedError):
     """The model can't be asked now: it couldn't be loaded, or the service is ending; `retry_after_s` is a guess."""

@@ -22,7 +22,7 @@ from embed.embedder import Embedder
 from embed.encoder import Progress
 from embed.errors import ExecutorError, GuessWarning, TextError, VectorError
 from embed.server.batcher import Batcher, Item, Job, Pace
-from embed.server.failures import Unavailable
+from embed.server.failures import ENDING, Unavailable
 from embed.server.waiting import Loop
 
 QUICK_DEATH_S = 10.0  # after a load: who dies so soon is started again by the next request only
@@ -147,7 +147,7 @@ class ModelThread:
         self.quiet_since = None
         try:
             if self._closing:
-                raise Unavailable("the service is ending; send the request again")
+                raise Unavailable(ENDING)
             embedder = self._embedder
             if embedder is not None and embedder.engine.is_loaded:
                 self._loop.call(self._listener.loaded, None, False)

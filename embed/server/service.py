@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embed.embedder import Embedder
 from embed.errors import DeviceError, ModelError, OptionError, TextError
 from embed.server.batcher import Job
-from embed.server.failures import QueueFull, Unavailable
+from embed.server.failures import ENDING, QueueFull, Unavailable
 from embed.server.limits import Limits
 from embed.server.metrics import Metrics
 from embed.server.model_thread import ModelThread
@@ -31,7 +31,6 @@ from embed.tokenizer import TokenizedText, slices
 MAX_DELAY_S, MAX_DOUBLINGS = 60.0, 6
 OF_THE_MODEL = (ModelError, OptionError, DeviceError)
 LOG = logging.getLogger("gunicorn.error")
-ENDING = "the service is ending; send the request again"
 SUSPICION = 3.0  # the part of a watchdog's time after which silence is told of
 LOOK_S = 0.05
 STUCK_S = 300.0  # a chunk is sized for a quarter of a second; a single text of 8,192 tokens may take a minute

@@ -20,13 +20,13 @@ SECONDS = 30
 DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "executor.md"
 NOISE = """
 import os, sys
-from embed.executor import child
-load = child.DirectEngine.load
+from embed.engine import DirectEngine
+load = DirectEngine.load
 def noisy(self, *arguments):
     print("a banner")
     os.write(1, b"from native code, without an end of line")
     load(self, *arguments)
-child.DirectEngine.load = noisy
+DirectEngine.load = noisy
 from embed.cli import command
 command()
 """

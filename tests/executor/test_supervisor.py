@@ -13,7 +13,6 @@ import pytest
 import stub_child
 from serve_process import alive, wait_until
 
-from embed import batching
 from embed.errors import DeviceError, EmbedError, ExecutorError, ModelError, OptionError, StateError, VectorError
 from embed.executor.budgets import Budgets
 from embed.executor.supervisor import MAX_STRAYS, Supervisor
@@ -42,8 +41,8 @@ def start(tmp_path):
 
 
 def encode(supervisor, *texts, normalize=True, progress=None):
-    batch = batching.pack([np.array(stub_child.ids_of(text), np.int32) for text in texts], None)
-    return supervisor.encode(batch, normalize=normalize, progress=progress).tolist()
+    ids = [np.array(stub_child.ids_of(text), np.int32) for text in texts]
+    return supervisor.encode(ids, normalize=normalize, progress=progress).tolist()
 
 
 def test_each_text_gets_its_vector_normalised_or_not(start):
